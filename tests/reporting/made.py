@@ -191,7 +191,6 @@ _ANSWER: dict[str, Any] = {
         "text": LONG,
         "content": LONG,
         "ended": "eos",
-        "reasoning_tokens": 0,
     },
     **{
         "kind": "answered",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from ostools.ground.lens import TransformerBridge
-    from ostools.ground.names import Norm
     from ostools.ground.progress import Progress
     from ostools.measure import Faithfulness, Profile, Sensitivity
     from ostools.measure.faithfulness.deletion import Way
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 def profile(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
-    *,
-    norm: Norm | None = None,
     **options: Any,
 ) -> Profile:
     """Say which tokens matter, and test for a U-shape.
@@ -32,7 +29,7 @@ def profile(
     from ostools import measure
 
     measured = measure.sensitivity(model, prompt, **options)
-    return measure.profile(cast("Sensitivity", measured), norm=norm)
+    return measure.profile(cast("Sensitivity", measured))
 
 
 def faithfulness(

@@ -31,7 +31,6 @@ from ostools.measure.answers.judging import (
     Grade,
     answer_columns,
     grade_name,
-    reasoning_tokens,
 )
 from ostools.measure.answers.probability import answer_log_probability, answer_room
 from ostools.measure.answers.reading import STOP, reader_of
@@ -203,13 +202,12 @@ class TaskAnswers:
         acts_by_length: dict[int, bool] = {}
         rows = []
         for task_prompt, answer, score in zip(self.task_prompts, answer_list, scores, strict=True):
-            reasoning = reasoning_tokens(self.model, task_prompt, answer)
             columns = {
                 "status": self._status(task_prompt, answer, acts_by_length),
                 "log_probability": score,
                 "within_training": None if trained is None else task_prompt.length <= trained,
             }
-            rows.append(answer_columns(task_prompt, answer, reasoning, self.grade) | columns)
+            rows.append(answer_columns(task_prompt, answer, self.grade) | columns)
         return rows, described
 
     def _status(

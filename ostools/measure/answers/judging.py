@@ -12,12 +12,11 @@ Cost: linear in the text.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ostools.ground import InputError, TransformerBridge, short_repr
-from ostools.measure.answers.answers import Answer, text_behind
+from ostools.ground import InputError, short_repr
+from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.reading import (
     CUT_OFF,
     HAS_ANSWER,
@@ -27,7 +26,6 @@ from ostools.measure.answers.reading import (
     reader_of,
     without_thousands,
 )
-from ostools.measure.task_prompt import TaskPrompt
 from ostools.tasks import Question
 
 Grade = Callable[[Question, str], bool]
@@ -140,30 +138,11 @@ def _verdict(parsed: ParsedAnswer, key: str, line: str, numeric: bool) -> Answer
     return AnswerVerdict(parsed.line, kind, correct, parsed.number, error)
 
 
-def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: Answer) -> int:
-    """Number of an answer's tokens that are thoughts, their marks counted; 0 without any."""
-    at, prompt = reader_of(task_prompt).answer_start(answer.text), task_prompt.prompt.ids.tolist()
-    new_ids = list(answer.ids[: len(answer.ids) - (answer.ended == "eos")])
-
-    def long_enough(count: int) -> bool:
-        return len(text_behind(model.tokenizer, prompt, new_ids[:count])) >= at
-
-    return bisect_left(range(len(new_ids)), True, key=long_enough)
-
-
 def answer_columns(
-    question: Question, answer: Answer, reasoning: int | None = None, grade: Grade | None = None
+    question: Question, answer: Answer, grade: Grade | None = None
 ) -> dict[str, object]:
-    """Columns of one answer in every table of answers: its question, its text, and the verdict.
-
-    `reasoning`: how many of its tokens are thoughts, where that is known.
-    """
+    """Columns of one answer in every table of answers: its question, its text, and the verdict."""
     verdict = asdict(judge(question, answer, grade))
     columns = {name: getattr(question, name) for name in ("length", "seed", "tokens", "key")}
-    text_columns = {
-        "answer": verdict.pop("line"),
-        "text": answer.text,
-        "ended": answer.ended,
-        "reasoning_tokens": reasoning,
-    }
+    text_columns = {"answer": verdict.pop("line"), "text": answer.text, "ended": answer.ended}
     return columns | text_columns | verdict

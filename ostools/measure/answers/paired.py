@@ -23,12 +23,6 @@ questions.
 """
 FIRST_BETTER, SECOND_BETTER = "first is better", "second is better"
 NO_DIFFERENCE, UNDECIDED = "no measurable difference", "not decided"
-_OUTCOMES = {
-    (True, True): "both",
-    (False, True): "second alone",
-    (True, False): "first alone",
-    (False, False): "neither",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +30,7 @@ class AnswerDifference(Result):
     """One row per question that both answered: who is right.
 
     Columns: length, seed, key (the right answer), first and second (the answer lines),
-    first_correct, second_correct, right ("both", "second alone", "first alone", "neither").
+    first_correct, second_correct.
 
     `summary`, one row: first and second (what tells the two apart: model, dtype, mitigation,
     elicitation, mode, temperature), questions, left_out (that one of the two did not answer, or
@@ -136,8 +130,7 @@ def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
     names |= {"correct_1": "first_correct", "correct_2": "second_correct"}
     rows = joined[counts].rename(columns=names)[[*keys, *names.values()]]
     rows = rows.astype({"first_correct": bool, "second_correct": bool}).reset_index(drop=True)
-    pairs = zip(rows["first_correct"], rows["second_correct"], strict=True)
-    return rows.assign(right=[_OUTCOMES[pair] for pair in pairs]), int((~counts).sum())
+    return rows, int((~counts).sum())
 
 
 def _refuse(reason: str) -> None:
@@ -163,9 +156,10 @@ def _names(first: Evaluation, second: Evaluation) -> tuple[str, str]:
     """What tells the two apart, in words; "first" and "second" where nothing that is written down
     does.
     """
-    pairs = list(zip(_words(first), _words(second), strict=True))
+    pairs = zip(_words(first), _words(second), strict=True)
     differing = [pair for pair in pairs if pair[0] != pair[1]] or [("first", "second")]
-    return ", ".join(pair[0] for pair in differing), ", ".join(pair[1] for pair in differing)
+    names = [", ".join(words) for words in zip(*differing, strict=True)]
+    return names[0], names[1]
 
 
 def _words(result: Evaluation) -> list[str]:

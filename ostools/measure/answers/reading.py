@@ -131,23 +131,13 @@ class Reader:
         return _Scan(self, text, False).closed
 
     def answer_start(self, text: str) -> int:
-        """Start of the text that is no thought: after the mark that ends them; at the text's end
-        where none does.
-        """
-        close = self._closing(text)
-        end = text.find(close)
-        return len(text) if end < 0 else end + len(close)
-
-    def still_thinking(self, text: str) -> bool:
-        """Whether the thoughts with which the text begins do not end in it."""
-        return self._closing(text) not in text
-
-    def _closing(self, text: str) -> str:
-        """The mark that ends the thoughts with which the text begins; empty where it begins with
-        none.
+        """Start of the text that is no thought: after the mark that ends those with which it
+        begins; at the text's end where none does.
         """
         mark = next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
-        return _THOUGHTS.get(THINKING_MARK if self.thinking else mark, "")
+        close = _THOUGHTS.get(THINKING_MARK if self.thinking else mark, "")
+        end = text.find(close)
+        return len(text) if end < 0 else end + len(close)
 
     def own_question_end(self, text: str, start: int) -> int | None:
         """End of the prompt's own question that is repeated at `start`, or of the text if it may

@@ -19,7 +19,7 @@ COLUMNS = (
     dict.fromkeys(("task", "mode", "elicitation", "mitigation", "status"), "str")
     | dict.fromkeys(("length", "seed", "tokens"), "int64")
     | dict.fromkeys(("key", "answer", "text", "ended"), "str")
-    | {"reasoning_tokens": "Int64", "kind": "str", "correct": "boolean", "number": "Int64"}
+    | {"kind": "str", "correct": "boolean", "number": "Int64"}
     | {"absolute_error": "Int64", "content": "str", "content_correct": "boolean"}
     | {"log_probability": "float64", "within_training": "boolean"}
 )
@@ -34,8 +34,7 @@ class Evaluation(Result):
     status ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit,
     and its row is no evidence of what it does), length (items), seed, tokens (of the prompt); key
     (the right answer), answer (the answer line, as `reading` finds it; where there is none the last
-    line that was read), text (all it wrote), ended (as in `Answer`), reasoning_tokens (thoughts
-    before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a hosted
+    line that was read), text (all it wrote), ended (as in `Answer`); kind ("unanswered" where a hosted
     model gave none, and the columns made of an answer are NA), correct, number, absolute_error,
     content and content_correct: see `AnswerVerdict`; log_probability (natural, of the right line
     after the prompt, with its end, of a few-shot prompt of what is left of the line; NaN where no

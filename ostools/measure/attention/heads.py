@@ -104,7 +104,12 @@ def head_scores(
     Raises `InputError` for an empty list, a prompt of one token, and patterns that are not
     finite.
     """
-    raw_prompts = _rendered(model, prompts)
+    is_one = isinstance(prompts, str | Prompt | Question)
+    listed = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
+    raw_prompts = [
+        render_question(model, prompt) if isinstance(prompt, Question) else prompt
+        for prompt in listed
+    ]
     texts = [raw.prompt if isinstance(raw, TaskPrompt) else raw for raw in raw_prompts]
     mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
     provenance = Provenance.collect(model)
@@ -129,18 +134,6 @@ def head_scores(
     about_prompts = replace(provenance, token_ids=ids, parameters=parameters)
     names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
     return HeadScores(frame[names], about_prompts)
-
-
-def _rendered(
-    model: TransformerBridge, prompts: str | Prompt | Question | Sequence[str | Prompt | Question]
-) -> list[str | Prompt | TaskPrompt]:
-    """The prompts as a list, questions in the model's words."""
-    is_one = isinstance(prompts, str | Prompt | Question)
-    listed = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
-    return [
-        render_question(model, prompt) if isinstance(prompt, Question) else prompt
-        for prompt in listed
-    ]
 
 
 def _in_common(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:
@@ -175,15 +168,36 @@ def pattern_scores(
     model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]
 ) -> list[Mapping[str, PerHead]]:
     """Every score, layer by layer; the scores before softmax say how many keys a query may see."""
+    text = tuple(place for place, origin in enumerate(prompt.origins or ()) if origin == TEXT)
 
     def room(scores: Tensor, layer: int | None) -> Tensor:
         return (~hidden(scores[0])).sum(-1)
 
-    def reduced(pattern: Tensor, layer: int | None) -> Mapping[str, Tensor]:
-        return _of_pattern(pattern[0].double(), carriers, text, f"layer {layer}")
+    def scored(pattern: Tensor, layer: int | None) -> Mapping[str, Tensor]:
+        pattern = pattern[0].double()
+        # Written so that NaN fails too. 16-bit weights are each rounded; a weight that an edit cut
+        # out is more than that.
+        if not bool(((pattern.sum(-1) - 1).abs() < _ROUNDING).all()):
+            raise InputError(
+                f"head_scores: expected patterns whose rows sum to 1, found others in layer {layer}"
+                ": they are not finite, or an edit of the forward pass cuts weights out "
+                "(hooks.mask_scores lets the others share them)"
+            )
+        first_weights, last_weights = pattern[:, 1:, 0], pattern[:, -1]
+        missing = last_weights.new_full((len(last_weights),), torch.nan)
+        return {
+            "first_token": first_weights.mean(-1),
+            "sink_rate": (first_weights > SINK).double().mean(-1),
+            "is_sink": first_weights.mean(-1) > SINK,
+            "previous_token": pattern.diagonal(-1, dim1=1, dim2=2).mean(-1),
+            "entropies": torch.special.entr(pattern[:, 1:]).sum(-1),
+            "last_to_first": last_weights[:, 0],
+            "last_to_itself": last_weights[:, -1],
+            "last_to_text": last_weights[:, list(text)].sum(-1) if text else missing,
+            "last_to_carriers": last_weights[:, list(carriers)].sum(-1) if carriers else missing,
+        }
 
-    text = tuple(place for place, origin in enumerate(prompt.origins or ()) if origin == TEXT)
-    reducers = {"scores": room, "pattern": reduced}
+    reducers = {"scores": room, "pattern": scored}
     record, _ = captured_pass(model, prompt.ids[None], *reducers, reduce=reducers)
     layer_scores = []
     for layer in range(int(model.cfg.n_layers)):
@@ -191,38 +205,6 @@ def pattern_scores(
         entropies, most = scores.pop("entropies"), record["scores"][layer][:, 1:].double().log()
         # A query that may see one key alone has no choice whose entropy could be large or small.
         normalised = torch.where(most > 0, entropies / most, torch.nan).nanmean(-1)
-        layer_scores.append(
-            scores | {"entropy": entropies.mean(-1), "normalised_entropy": normalised}
-        )
+        entropy = {"entropy": entropies.mean(-1), "normalised_entropy": normalised}
+        layer_scores.append(scores | entropy)
     return layer_scores
-
-
-def _of_pattern(
-    pattern: Float[Tensor, "head query key"],
-    carriers: tuple[int, ...],
-    text: tuple[int, ...],
-    where: str,
-) -> dict[str, Tensor]:
-    """The scores that one layer's patterns hold, and `entropies` of every query but the first."""
-    # Written so that NaN fails too. 16-bit weights are each rounded; a weight that an edit cut out
-    # is more than that.
-    if not bool(((pattern.sum(-1) - 1).abs() < _ROUNDING).all()):
-        raise InputError(
-            f"head_scores: expected patterns whose rows sum to 1, found others in {where}: they "
-            "are not finite, or an edit "
-            "of the forward pass cuts weights out (hooks.mask_scores lets the others share them)"
-        )
-    first_weights = pattern[:, 1:, 0]
-    last_weights = pattern[:, -1]
-    missing = last_weights.new_full((len(last_weights),), torch.nan)
-    return {
-        "first_token": first_weights.mean(-1),
-        "sink_rate": (first_weights > SINK).double().mean(-1),
-        "is_sink": first_weights.mean(-1) > SINK,
-        "previous_token": pattern.diagonal(-1, dim1=1, dim2=2).mean(-1),
-        "entropies": torch.special.entr(pattern[:, 1:]).sum(-1),
-        "last_to_first": last_weights[:, 0],
-        "last_to_itself": last_weights[:, -1],
-        "last_to_text": last_weights[:, list(text)].sum(-1) if text else missing,
-        "last_to_carriers": last_weights[:, list(carriers)].sum(-1) if carriers else missing,
-    }

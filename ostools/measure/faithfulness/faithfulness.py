@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 
 from ostools import mitigations
 from ostools.ground import (
@@ -28,8 +29,10 @@ from ostools.ground import (
     distinct,
     with_progress,
 )
+from ostools.ground.names import METHOD_KINDS
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
+from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.faithfulness.deletion import (
     EFFECTS,
     REPLACED,
@@ -40,18 +43,16 @@ from ostools.measure.faithfulness.deletion import (
     effects,
     without,
 )
-from ostools.measure.faithfulness.profiles import (
-    ProfileSource,
-    TokenProfile,
-    profiles_of,
-    require_of_model,
-)
+from ostools.measure.jacobian.attribution import Attribution
+from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, require_no_edits
 from ostools.measure.passes.output import logit_ids
 from ostools.measure.position import predicted_token
-from ostools.measure.prompts import PromptResults, named_by
+from ostools.measure.profiles.compare import require_same_run
+from ostools.measure.profiles.profile import profile
+from ostools.measure.prompts import named_by
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import PROMPT_PROVENANCE
@@ -62,6 +63,18 @@ from ostools.theory.statistics.intervals import spearman_interval
 
 NO_LAST, BETWEEN = ("without the last", "without the first and the last")
 """The tokens that a rank correlation is of."""
+ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution
+
+
+@dataclass(frozen=True)
+class TokenProfile:
+    """kind: measured | estimated | certified | paper | predicted | parts; linearisation and norm
+    that its values are of, or stand beside; one value a token, none negative."""
+
+    kind: str
+    linearisation: str
+    norm: str
+    values: Float[np.ndarray, " pos"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +146,28 @@ def faithfulness(
     Raises `InputError` for profiles of another model or of several prompts, and while edits are
     active, because positions move.
     """
-    sources = [profiles] if isinstance(profiles, ProfileSource | PromptResults) else [*profiles]
-    profile_by_name = profiles_of(sources)
+    sources = [profiles] if isinstance(profiles, ProfileSource) else [*profiles]
+    profile_by_name = _profiles(sources)
     if ways is None:
         ways = WAYS[:2] if is_closed(model) else WAYS
     way_names = distinct("ways", ways)
     acting = mitigations.optional(mitigation)
-    ids, provenance = _checked_run(model, sources, acting)
+    require_no_edits("faithfulness", model, "positions move where tokens are taken out")
+    measured = sources[0].provenance
+    parameters = {
+        name: measured.parameters[name]
+        for name in (*PROMPT_PROVENANCE, "read_at")
+        if name in measured.parameters
+    }
+    parameters |= {} if acting is None else {"mitigation": mitigations.label(acting)}
+    ids = measured.token_ids or ()
+    provenance = Provenance.collect(model, ids, **parameters)
+    require_same_run("faithfulness", measured, provenance, "the model")
+    if len(ids) < 3:
+        raise InputError(
+            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is "
+            "no order of one"
+        )
     with mitigations.running(model, acting):
         target = (
             logit_ids(model, logit)
@@ -166,7 +194,7 @@ def faithfulness(
     tokens = tokens.drop_duplicates("position").dropna(subset="position")
     frame: Frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")
     frame = frame[[*tokens.columns, "way", "draws", *EFFECTS]]
-    where = replace(provenance, token_ids=ids, parameters=parameters)
+    where = replace(provenance, parameters=parameters)
     return Faithfulness(frame, where, _correlations(frame, profile_by_name))
 
 
@@ -195,29 +223,57 @@ def _single_effects(
     return means.assign(way=way, draws=by_place.size()).reset_index()
 
 
-def _checked_run(
-    model: TransformerBridge,
-    profiles: Sequence[ProfileSource],
-    acting: Mitigation | None,
-) -> tuple[tuple[int, ...], Provenance]:
-    """The token ids of the prompt, and the provenance.
+def _profiles(results: Sequence[ProfileSource]) -> dict[str, TokenProfile]:
+    """Profiles by name: the linearisation of a sensitivity, the variant of a path sum, or
+    "attribution".
 
-    Refuses edits, and profiles of another run.
+    Raises `InputError` for none, for a profile of a logit, for the same name twice, and for two
+    prompts or models.
     """
-    require_no_edits("faithfulness", model, "positions move where tokens are taken out")
-    measured = profiles[0].provenance.parameters
-    parameters = {
-        name: measured[name] for name in (*PROMPT_PROVENANCE, "read_at") if name in measured
-    }
-    parameters |= {} if acting is None else {"mitigation": mitigations.label(acting)}
-    provenance = Provenance.collect(model, **parameters)
-    ids = require_of_model(profiles[0], provenance)
-    if len(ids) < 3:
+    if not results:
         raise InputError(
-            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is "
-            "no order of one"
+            "faithfulness: expected at least one profile, such as ost.sensitivity(model, prompt), "
+            "found none"
         )
-    return ids, provenance
+    for result in results:
+        if "logit_norm" in (parameters := result.provenance.parameters):
+            # The parts of a logit (`attribution`) have a `logit` too.
+            raise InputError(
+                "faithfulness: expected a profile of all of y_n, found one with "
+                f"logit={parameters['logit']!r}: measure it without logit"
+            )
+        whose = "another that was given"
+        require_same_run("faithfulness", results[0].provenance, result.provenance, whose)
+    named = [pair for result in results for pair in _named_profiles(result).items()]
+    names = [name for name, _ in named]
+    if len(set(names)) < len(names):
+        raise InputError(
+            "faithfulness: expected each profile once, found two of "
+            f"{max(names, key=names.count)!r}: leave one out"
+        )
+    return dict(named)
+
+
+def _named_profiles(result: ProfileSource) -> dict[str, TokenProfile]:
+    """Profiles of one result. A sensitivity is read at layer 0, by its operator norm, an estimate
+    by its Frobenius norm; of contributions the sizes are taken.
+    """
+    if isinstance(result, Attribution):
+        sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
+        linearisation = str(result.provenance.parameters["linearisation"])
+        return {"attribution": TokenProfile("parts", linearisation, "logit", sizes)}
+    if isinstance(result, Bounds):
+        table: Frame = frame_of(result).assign(source=lambda rows: rows["variant"])
+    else:
+        table = frame_of(profile(result))
+        kinds = table["method"].map(METHOD_KINDS)
+        table = table.assign(source=table["linearisation"], kind=kinds)
+    profile_by_name = {}
+    for name, rows in table.sort_values("position", kind="stable").groupby("source", sort=False):
+        kind, linearisation, norm = map(str, rows.iloc[0][["kind", "linearisation", "norm"]])
+        values = rows["value"].to_numpy(dtype=float)
+        profile_by_name[str(name)] = TokenProfile(kind, linearisation, norm, values)
+    return profile_by_name
 
 
 def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:

@@ -6,9 +6,9 @@ Token i's embedding v_i moves towards that of another real token of its kind, v_
 
     error(t) = || y_n(t) - y_n(0) - t J_i (v' - v_i) || / || t J_i (v' - v_i) ||
 
-and the linear range is the largest scale t of a fixed grid up to which error(t) <= tolerance. At t
-= 1 the token is replaced. A bound of J_i, a sketch of it and its exact norm all speak of moves
-within this range, and of no others.
+and the linear range is the largest scale t of a fixed grid up to which error(t) <= 0.1. At t = 1
+the token is replaced. A bound of J_i, a sketch of it and its exact norm all speak of moves within
+this range, and of no others.
 
 Cost: for each token and draw one product with J, and a forward pass for each scale up to the first
 that fails; one more at a scale so small that what is left there is rounding, which decides from
@@ -48,6 +48,8 @@ _PROBE = SCALES[0] / 64
 _RESOLVED = 0.2
 """A scale is judged where rounding of y_n is at most this share of the error that is tolerated."""
 _ROWS = 4
+TOLERANCE = 0.1
+"""Largest error of the prediction, relative to its size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,6 @@ def linear_range(
     prompt: str | Prompt | Question,
     *,
     draws: Count = 2,
-    tolerance: float = 0.1,
     seed: Seed = 0,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
@@ -113,7 +114,6 @@ def linear_range(
         draws: how many other tokens of its kind (digits, letters or anything else, each with or
             without a blank before it) each token moves towards. Control tokens (BOS, turn markers)
             have no other.
-        tolerance: largest error of the prediction, relative to its size.
         seed: seed of the draws.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
@@ -125,18 +125,13 @@ def linear_range(
     stay. Raises `InputError` within `hooks.frozen`, whose derivative is another one.
     """
     counts = {"draws": draws, "seed": seed}
-    if not 0 < tolerance < 1:
-        raise InputError(
-            f"linear_range: expected a tolerance between 0 and 1, found {tolerance!r}; for example "
-            "0.1"
-        )
     mitigated = MitigatedPrompts.of("linear_range", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
-    about = {**counts, "tolerance": tolerance, **mitigated.described(model)}
+    about = {**counts, "tolerance": TOLERANCE, **mitigated.described(model)}
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
     moves = _moves(model, tokens, **counts)
     with differentiated(model, mitigated) as work:
-        values = _measured(work, tokens, moves, tolerance, progress)
+        values = _measured(work, tokens, moves, progress)
     places, target_ids = zip(*moves, strict=True)
     words = [token_text(model.tokenizer, token) for token in target_ids]
     table = pd.DataFrame(
@@ -166,7 +161,6 @@ def _measured(
     model: TransformerBridge,
     tokens: Prompt,
     moves: list[tuple[int, int]],
-    tolerance: float,
     progress: Progress | None,
 ) -> dict[str, np.ndarray]:
     """The columns of every move: its range, the predicted change, the change and the error at t =
@@ -187,7 +181,7 @@ def _measured(
         streams = torch.cat([embedded[None], embedded + scale * fields[rows]])
         return last_tokens(linear, streams).double()
 
-    ranges = _ranges(changes, predicted, tolerance, progress)
+    ranges = _ranges(changes, predicted, progress)
     y, *replaced_y = changes(torch.arange(len(moves)), 1.0)
     change, size = torch.stack(replaced_y) - y, predicted.norm(dim=-1)
     columns = {
@@ -202,7 +196,6 @@ def _measured(
 def _ranges(
     changes: Callable[[Tensor, float], Float[Tensor, "row d_model"]],
     predicted: Float[Tensor, "move d_model"],
-    tolerance: float,
     progress: Progress | None,
 ) -> Float[Tensor, " move"]:
     """The scales from the smallest to 1, each of the moves whose prediction held so far."""
@@ -220,7 +213,7 @@ def _ranges(
     for index, scale in enumerate(SCALES):
         rows = holding.nonzero()[:, 0]
         if len(rows):
-            allowed = tolerance * scale * size[rows]
+            allowed = TOLERANCE * scale * size[rows]
             resolved = noise[rows] <= _RESOLVED * allowed
             holds = off(rows, scale) <= allowed
             failed = rows[resolved & ~holds]

@@ -303,4 +303,4 @@ def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict
     ended = "length" if row.finish_reason == "length" else "stop"
     answer = Answer((), without_stop_tokens(row.text), ended)
     about["tokens"] = row.prompt_tokens
-    return answer_columns(question, answer, None, grade) | about
+    return answer_columns(question, answer, grade) | about

@@ -146,7 +146,8 @@ def splits(
 ) -> list[Split]:
     """Every probe's prompts, of as many as `require_enough` asks for."""
     distinct_lengths, rank = np.unique(lengths, return_inverse=True)
-    _, group = np.unique(groups, return_inverse=True)
+    distinct_groups, group = np.unique(groups, return_inverse=True)
+    require_enough(distinct_lengths.tolist(), distinct_groups.tolist(), is_random)
     inner = (rank > 0) & (rank < len(distinct_lengths) - 1)
     upper = rank >= len(distinct_lengths) - max(1, len(distinct_lengths) // FOLDS)
     masks: list[tuple[str, np.ndarray, np.ndarray]] = []

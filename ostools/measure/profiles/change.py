@@ -16,7 +16,7 @@ from ostools.ground import InputError
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import agreeing, named_by
 from ostools.mitigations.named import NONE
-from ostools.results import Chart, Frame, Provenance, Result, frame_of, of_earlier_version
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 
 ROUNDING = {"float32": 1e-4, "float64": 1e-9}
@@ -52,10 +52,6 @@ class Change(Result):
 
     summary: pd.DataFrame
 
-    def __post_init__(self) -> None:
-        if missing := [name for name in _GROUP if name not in self.frame]:
-            raise of_earlier_version(self, f"one without the column {missing[0]!r}")
-
     def chart(self) -> Chart:
         from ostools.reporting.charts.tokens import change_chart
 
@@ -86,7 +82,14 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
         by_norm(table, [*named_by(table), "linearisation", "layer"], norms)
         for table in (frame_of(first), frame_of(second))
     )
-    _require_same_groups(first_rows[_GROUP], second_rows[_GROUP])
+    groups = [set(map(tuple, rows[_GROUP].to_numpy())) for rows in (first_rows, second_rows)]
+    for linearisation, norm, layer in sorted(groups[0] ^ groups[1], key=str):
+        side = "first" if (linearisation, norm, layer) in groups[0] else "second"
+        raise InputError(
+            "compare: expected the same linearisations, norms and layers in both, found "
+            f"{linearisation!r} ({norm} norm, layer {layer}) in the {side} alone: measure both "
+            "with the same arguments"
+        )
     keys = [*_GROUP, "position"]
     joined = first_rows.merge(
         second_rows[[*keys, "value", "lower", "upper"]],
@@ -128,19 +131,6 @@ def _require_same_tokens(first: Result, second: Result) -> None:
         "token by token, so measure "
         "both on one prompt, with models of one tokenizer"
     )
-
-
-def _require_same_groups(first: Frame, second: Frame) -> None:
-    groups = [set(rows.itertuples(index=False, name=None)) for rows in (first, second)]
-    if alone := sorted(groups[0] ^ groups[1], key=str):
-        linearisation, norm, layer = alone[0]
-        raise InputError(
-            "compare: expected the same linearisations, norms and layers in both, found "
-            f"{linearisation!r} ({norm} norm, "
-            f"layer {layer}) in the {'first' if alone[0] in groups[0] else 'second'} alone: "
-            "measure both with the same "
-            "arguments"
-        )
 
 
 def by_norm(

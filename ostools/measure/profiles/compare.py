@@ -166,39 +166,26 @@ def _long(measured: Sensitivity) -> Frame:
     return table.assign(value=table["value"].fillna(table["lower"]))
 
 
-def require_same_run(
-    caller: str,
-    measured: Provenance,
-    second: Provenance,
-    its_name: str,
-) -> None:
-    """Require the same tokens, weights, configuration and edits; else `InputError` in the name of
-    `caller`."""
+def require_same_run(caller: str, measured: Provenance, second: Provenance, its_name: str) -> None:
+    """Require the same tokens, weights, configuration, edits and mitigation; else `InputError` in
+    the name of `caller`.
+    """
+    models = measured.model, second.model
     differ = {
         "of different prompts (their token ids differ)": measured.token_ids != second.token_ids,
-        "of different models (their weight hashes differ)": measured.model["weight_hash"]
-        != second.model["weight_hash"],
-        "of different configurations of the model": measured.model.get("config_hash")
-        != second.model.get("config_hash"),
+        "of different models (their weight hashes differ)": models[0]["weight_hash"]
+        != models[1]["weight_hash"],
+        "of different configurations of the model": models[0].get("config_hash")
+        != models[1].get("config_hash"),
         "under different edits of the forward pass": measured.edits != second.edits,
         "under different mitigations": measured.mitigation != second.mitigation,
     }
-    if wrong := [how for how, differs in differ.items() if differs]:
-        raise InputError(
-            f"{caller}: the profile and {its_name} are {wrong[0]}; measure both on one model and "
-            "prompt, inside the same "
-            "with-block"
-        )
-
-
-def require_of_all(caller: str, measured: Provenance) -> None:
-    """Refuse, with `InputError`, a sensitivity of a logit: the profile has to be of all of y_n."""
-    # The parts of a logit (`attribution`) have a `logit` too.
-    if "logit_norm" in measured.parameters:
-        raise InputError(
-            f"{caller}: expected a profile of all of y_n, found one with logit="
-            f"{measured.parameters['logit']!r}: measure it without logit"
-        )
+    for how, differs in differ.items():
+        if differs:
+            raise InputError(
+                f"{caller}: the profile and {its_name} are {how}; measure both on one model and "
+                "prompt, inside the same with-block"
+            )
 
 
 def _summarise(

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from ostools.ground import Count, InputError, Progress, Seed, TransformerBridge, with_progress
 from ostools.ground.names import Method
@@ -91,7 +91,15 @@ class PositionEffect(Result):
         }
         if UNTRAINED in samples:
             samples["model minus untrained"] = samples[MODEL] - samples[UNTRAINED]
-        return pd.DataFrame([_contrast(source, group) for source, group in samples.items()])
+        rows = []
+        for source, by_passage in samples.items():
+            tested = ends_over_texts(by_passage)
+            row: dict[str, object] = {"source": source, "passages": len(by_passage)}
+            for name, end in (("start", tested.start), ("end", tested.end)):
+                row |= {name: end.value, f"{name}_low": end.low, f"{name}_high": end.high}
+                row |= {f"{name}_p": end.p}
+            rows.append(row | {"shape": tested.verdict})
+        return pd.DataFrame(rows)
 
     @property
     def verdict(self) -> ProfileShape:
@@ -180,11 +188,9 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
         available = [Passage("own", text) for text in texts]
     passage_count = len(available) if count is None else count
     if not FEWEST_PASSAGES <= passage_count <= len(available):
-        at_most = f" and at most {len(available)}" if len(available) >= FEWEST_PASSAGES else ""
         raise InputError(
-            f"position_effect: expected at least {FEWEST_PASSAGES}{at_most} passages, found "
-            f"{passage_count}: a passage is one "
-            "sample of the test"
+            f"position_effect: expected {FEWEST_PASSAGES} passages or more, each a sample of the "
+            f"test, and no more than the {len(available)} there are, found {passage_count}"
         )
     # The kinds in turn, so that few passages are of every kind.
     kinds = [passage.kind for passage in available]
@@ -262,13 +268,3 @@ def _norms(
             "every window's reach; ask for fewer tokens"
         )
     return table
-
-
-def _contrast(source: str, by_passage: Float[np.ndarray, "passage end"]) -> dict[str, object]:
-    """Row of `PositionEffect.contrasts`."""
-    ends = ends_over_texts(by_passage)
-    row: dict[str, object] = {"source": source, "passages": len(by_passage)}
-    for name, tested in (("start", ends.start), ("end", ends.end)):
-        row |= {name: tested.value, f"{name}_low": tested.low, f"{name}_high": tested.high}
-        row |= {f"{name}_p": tested.p}
-    return row | {"shape": ends.verdict}

@@ -10,7 +10,7 @@ are many others: what is said of the text is said of the user's own tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,6 @@ from ostools.measure.prompts import named_by
 from ostools.models.chat import TEXT
 from ostools.results import Chart, Frame, Result, TableHead
 from ostools.theory import profiles as theory
-
-Norm = Literal["operator", "frobenius"]
 
 ALL, NO_SINK, BETWEEN, OF_TEXT = "all", "without the sink", "without sink and last", "the text"
 TOKEN_SETS = (ALL, NO_SINK, BETWEEN, OF_TEXT)
@@ -89,19 +87,17 @@ class Profile(Result):
 
 
 @measurement()
-def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
+def profile(measured: Sensitivity) -> Profile:
     """The shape of a measured sensitivity over the tokens: shares, ranks, and whether it is a U,
     with and without the sink.
 
-    Args:
-        norm: which norm of J_i = d y_n / d v_i^(0) is read: "operator", the theorem's, or
-            "frobenius". None: the operator norm, or the Frobenius norm for a sketch, which gives
-            only bounds of the operator norm. The column `norm` says which.
+    Read is the operator norm of J_i = d y_n / d v_i^(0), the theorem's, or the Frobenius norm of a
+    sketch, which gives only bounds of the operator norm. The column `norm` says which.
 
     A shape is named only if the intervals of both contrasts exclude zero. Prompts of fewer than
     `theory.profiles.SHORTEST` tokens, and profiles with exact zeros (tokens out of every window's
-    reach), have no shape; their `verdict` says so. Raises `InputError` for an unknown norm, for
-    operator norms of a sketch (bounds), and if rows of layer 0 are missing.
+    reach), have no shape; their `verdict` says so. Raises `InputError` if rows of layer 0 are
+    missing.
     """
     rows: Frame = measured.frame[measured.frame["layer"] == 0]
     if rows.empty:
@@ -109,12 +105,7 @@ def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
             "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] "
             "or 'all'"
         )
-    available_norm = known_norm(rows["method"])
-    norm = norm or available_norm
-    if norm == "operator" and available_norm == "frobenius":
-        raise InputError(
-            "profile: a sketch knows bounds of the operator norms only; use norm='frobenius'"
-        )
+    norm = known_norm(rows["method"])
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
     table = rows[[*named_by(rows), "linearisation", "method"]].assign(norm=norm, value=values)
     frozen = table.loc[table["linearisation"] == "frozen", "value"].to_numpy()

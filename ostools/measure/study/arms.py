@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -48,36 +49,28 @@ _MEASURED = {
 }
 
 
-@dataclass(frozen=True)
-class StudyPlan:
-    """The questions, what is measured (of `verdicts.ABOUT`), the precisions, the lengths at which
-    sensitivity is measured.
-    """
-
-    form: Task
-    lengths: list[int]
-    seeds: list[int]
-    dtypes: tuple[str, ...]
-    encoding: EncodingOptions
-    sensitivity_lengths: list[int]
-    elicitation: Elicitation
-    measures: tuple[str, ...]
-    position: Position
-
-
 @dataclass
 class Arm:
-    """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64
-    where sensitivity is measured.
+    """A task under one mitigation, or none. `model` is the user's, `work` the same in float32 or
+    float64 where sensitivity is measured.
 
-    `rows`: what was measured, each of `KEYS` once. `next_tokens`: of each question whose distance
-        was measured.
+    measures: what is measured, of `verdicts.ABOUT`. dtypes: precisions beside float64.
+    sensitivity_lengths: those at which sensitivity is measured. rows: what was measured, each of
+    `KEYS` once. next_tokens: of each question whose distance was measured.
     """
 
     model: TransformerBridge
     work: TransformerBridge
-    plan: StudyPlan
     mitigation: Mitigation | None
+    form: Task
+    lengths: list[int]
+    seeds: list[int]
+    measures: tuple[str, ...]
+    dtypes: list[str]
+    elicitation: Elicitation
+    position: Position
+    sensitivity_lengths: list[int]
+    encoding: EncodingOptions
     rows: list[dict[str, object]] = field(default_factory=list)
     next_tokens: list[tuple[int, int, str]] = field(default_factory=list)
 
@@ -85,23 +78,18 @@ class Arm:
         """Make all prompts, and try the hooks, so that what does not fit is refused before anything
         is measured.
         """
-        plan = self.plan
-        keys = [(n, seed) for n in plan.lengths for seed in plan.seeds]
+        keys = [(n, seed) for n in self.lengths for seed in self.seeds]
         self.questions = {key: self._task_prompt(*key) for key in keys}
-        how: dict[str, Any] = {"mitigation": self.mitigation, **plan.encoding}
-        self.asked = TaskAnswers(
-            self.model,
-            [
-                elicit(self.model, plan.form, n, plan.elicitation, seed=seed, **how)
-                for n, seed in keys
-            ],
-            self.mitigation,
-            probability="log_probability" in plan.measures,
-        )
+        how: dict[str, Any] = {"mitigation": self.mitigation, **self.encoding}
+        asked = [
+            elicit(self.model, self.form, n, self.elicitation, seed=seed, **how) for n, seed in keys
+        ]
+        is_scored = "log_probability" in self.measures
+        self.asked = TaskAnswers(self.model, asked, self.mitigation, probability=is_scored)
         self.read = {
-            key: read_at(self.model, question, plan.position)
+            key: read_at(self.model, question, self.position)
             for key, question in self.questions.items()
-            if {"collapse", "sensitivity"} & set(plan.measures)
+            if {"collapse", "sensitivity"} & set(self.measures)
         }
         self.acted = EffectStatus(self.model, self.mitigation)
         self.acted.status(self.questions[keys[-1]])
@@ -113,19 +101,18 @@ class Arm:
     @property
     def described(self) -> dict[str, Any]:
         """Provenance entries: what was asked, how, and where it was read."""
-        plan, first = self.plan, next(iter(self.questions.values()))
-        read = {}
+        first, read = next(iter(self.questions.values())), {}
         if self.read:
             read["read_at"] = reading(self.model, list(self.read.values()))
             read["next_tokens"] = self.next_tokens
         return {
-            "task": tasks.label(plan.form),
-            "lengths": plan.lengths,
-            "seeds": plan.seeds,
-            "dtypes": list(plan.dtypes),
-            "elicitation": plan.elicitation,
-            "sensitivity_lengths": plan.sensitivity_lengths,
-            "measures": list(plan.measures),
+            "task": tasks.label(self.form),
+            "lengths": self.lengths,
+            "seeds": self.seeds,
+            "dtypes": self.dtypes,
+            "elicitation": self.elicitation,
+            "sensitivity_lengths": self.sensitivity_lengths,
+            "measures": list(self.measures),
             "answer_tokens": self.asked.room,
             "chat": first.chat,
             **first.prompt.provenance,
@@ -146,37 +133,31 @@ class Arm:
                 self._add(quantity, dtype, question, status=REFUSED, reason=reason)
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
-        how: dict[str, Any] = {"mitigation": self.mitigation, **self.plan.encoding}
-        return render_prompt(self.model, self.plan.form, length, seed=seed, **how)
+        how: dict[str, Any] = {"mitigation": self.mitigation, **self.encoding}
+        return render_prompt(self.model, self.form, length, seed=seed, **how)
 
     def measure(self, progress: Progress | None) -> None:
-        """Measure what the plan asks for."""
-        dtypes = list(dict.fromkeys(("float64", *self.plan.dtypes)))
+        """Measure what is asked for."""
         steps: list[Callable[[], None]] = []
-        if {"answers", "log_probability"} & set(self.plan.measures):
+        if {"answers", "log_probability"} & set(self.measures):
             steps.append(self._measure_answers)
-        if "collapse" in self.plan.measures:
+        if "collapse" in self.measures:
+            dtypes = list(dict.fromkeys(("float64", *self.dtypes)))
             steps.append(partial(self._measure_collapse, dtypes))
-        steps += [
-            partial(self._measure_sensitivity, n, seed)
-            for n in self.plan.sensitivity_lengths
-            for seed in self.plan.seeds
-        ]
+        close = product(self.sensitivity_lengths, self.seeds)
+        steps += [partial(self._measure_sensitivity, *question) for question in close]
         for step_count, step in enumerate(steps, start=1):
             step()
             tell(progress, step_count, len(steps))
 
     def _measure_answers(self) -> None:
-        """Measure answers: right or not, and, where the plan asks for it, how likely the right line
-        was.
-        """
-        quantities = ["correct"] if "answers" in self.plan.measures else []
+        """Measure answers: right or not, and, where it is asked for, how likely the right line was."""
+        quantities = ["correct"] if "answers" in self.measures else []
         quantities += ["log_probability"] if self.asked.scored else []
-        for row in _answer_rows(self.asked):
+        for row, quantity in product(_answer_rows(self.asked), quantities):
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
-            for quantity in quantities:
-                question, value = (row["length"], row["seed"]), float(row[quantity])
-                self._add(quantity, None, question, value=value, status=status)
+            question, value = (row["length"], row["seed"]), float(row[quantity])
+            self._add(quantity, None, question, value=value, status=status)
         if self.asked.probability and self.asked.task_prompts[0].counts:
             reason = "the model writes counts before the answer line, which has no probability"
             self._refuse("log_probability", [None], f"{reason} right after the prompt")
@@ -187,11 +168,10 @@ class Arm:
         What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the
         unembedding, is refused there alone; pairs that end in different tokens in all.
         """
-        plan = self.plan
-        how: dict[str, Any] = {"dtypes": dtypes, "position": plan.position, **plan.encoding}
-        how |= {"lengths": plan.lengths, "seeds": plan.seeds, "mitigation": self.mitigation}
+        how: dict[str, Any] = {"dtypes": dtypes, "position": self.position, **self.encoding}
+        how |= {"lengths": self.lengths, "seeds": self.seeds, "mitigation": self.mitigation}
         try:
-            self._keep_distances(collapse(self.model, plan.form, **how))
+            self._keep_distances(collapse(self.model, self.form, **how))
         except OtherEndError as error:
             self._refuse("collapse_distance", dtypes, str(error))
         except InputError as error:
@@ -211,15 +191,13 @@ class Arm:
         rounded: Frame = result.summary.rename(columns={"noise": "rounding"})
         rounded = rounded[rounded["dtype"] != "float64"].sort_values("dtype", kind="stable")
         names = ["dtype", "length", "seed", "distance", "rounding"]
-        distances: Frame = pd.concat([exact[names], rounded[names]])
-        for dtype, rows in distances.groupby("dtype", sort=False):
-            statuses = self._pair_statuses(str(dtype))
-            for row in rows.drop(columns="dtype").to_dict("records"):
-                question = int(row["length"]), int(row["seed"])
-                status, reason = statuses[question]
-                value = math.nan if status == REFUSED else row["distance"]
-                how = {"rounding": row["rounding"], "status": status, "reason": reason}
-                self._add("collapse_distance", str(dtype), question, value=value, **how)
+        statuses = cache(self._pair_statuses)
+        for row in pd.concat([exact[names], rounded[names]]).to_dict("records"):
+            question = int(row["length"]), int(row["seed"])
+            status, reason = statuses(row["dtype"])[question]
+            value = math.nan if status == REFUSED else row["distance"]
+            how = {"rounding": row["rounding"], "status": status, "reason": reason}
+            self._add("collapse_distance", row["dtype"], question, value=value, **how)
 
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
         """Effect status of each (n, n + 1) pair on the copy of the model that runs in `dtype`, and

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Unpack
 
 import pandas as pd
@@ -33,7 +34,7 @@ from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import checked_position
 from ostools.measure.study import verdicts as judging
-from ostools.measure.study.arms import Arm, StudyPlan, paired_rows, within_training
+from ostools.measure.study.arms import Arm, paired_rows, within_training
 from ostools.measure.study.verdicts import About
 from ostools.measure.task_prompt import Elicitation, elicitation_for
 from ostools.mitigations import Mitigation
@@ -149,31 +150,26 @@ def study(
     names = checked_list("mitigations", names, "['separator:every=3']")
     mitigation_by_name = {m.label(value): value for value in map(m.mitigation, names)}
     form, length_list = tasks.task(task), checked_lengths(lengths)
-    close_lengths = _spread(length_list, sensitivity_lengths)
     measure_names = judging.ABOUT if measures is None else tuple(distinct("measures", measures))
     verdict_level = judging.corrected(level, len(mitigation_by_name) * len(measure_names))
-    plan = StudyPlan(
-        form,
-        length_list,
-        seeds_of(form, seeds),
-        tuple(precision.name for precision in checked_precisions(dtypes)) if dtypes else (),
-        encoding,
-        close_lengths if "sensitivity" in measure_names else [],
-        elicitation_for(
-            form,
-            model.tokenizer,
-            metadata_of(model).trained_lengths,
-            elicitation,
-            encoding.get("chat"),
-        ),
-        measure_names,
-        checked_position(position),
+    is_close, trained = "sensitivity" in measure_names, metadata_of(model).trained_lengths
+    chat = encoding.get("chat")
+    arm_of = partial(
+        Arm,
+        model,
+        full_precision(model, "study") if is_close else model,
+        form=form,
+        lengths=length_list,
+        seeds=seeds_of(form, seeds),
+        measures=measure_names,
+        dtypes=[precision.name for precision in checked_precisions(dtypes)] if dtypes else [],
+        elicitation=elicitation_for(form, model.tokenizer, trained, elicitation, chat),
+        position=checked_position(position),
+        sensitivity_lengths=_spread(length_list, sensitivity_lengths) if is_close else [],
+        encoding=encoding,
     )
-    work = full_precision(model, "study") if "sensitivity" in measure_names else model
-    plain = Arm(model, work, plan, None)
-    arms = {
-        name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()
-    }
+    plain = arm_of(None)
+    arms = {name: arm_of(mitigation) for name, mitigation in mitigation_by_name.items()}
     for arm, part in with_progress((plain, *arms.values()), progress, units=None):
         arm.measure(part)
     tables = [

@@ -226,24 +226,17 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
 
 
 def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
-    """Verdict on one effect, and why: the interval's where there are pairs on enough lengths."""
+    """Verdict on one effect by its interval and its sign-flip test, and why."""
     if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
-        return UNCHANGED, "it changed neither a prompt nor a logit" + (
-            " within training" if row[ACTIVE] else ""
-        )
+        where = " within training" if row[ACTIVE] else ""
+        return UNCHANGED, f"it changed neither a prompt nor a logit{where}"
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
-    effect = in_words(row, "verdict_low", "verdict_high")
+    effect, fewest = in_words(row, "verdict_low", "verdict_high"), fewest_at(verdict_level)
     if limit := at_limit(row):  # read first; the interval is that of questions yet to be drawn
         effect = f"{limit}; {effect.replace(' [', ', of further questions [')}"
-    fewest = fewest_at(verdict_level)
     if row["lengths"] < fewest:
         return UNDECIDED, f"{effect}, on {row['lengths']} lengths, and a verdict needs {fewest}"
-    return _interval_verdict(row, effect, verdict_level)
-
-
-def _interval_verdict(row: dict[str, Any], effect: str, verdict_level: float) -> tuple[str, str]:
-    """Verdict on an effect by its interval and its sign-flip test; `effect`: the two in words."""
     low, high, margin = row["verdict_low"], row["verdict_high"], QUANTITIES[row["quantity"]].margin
     up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
     direction = up if low > 0 else down if high < 0 else ""
@@ -252,18 +245,8 @@ def _interval_verdict(row: dict[str, Any], effect: str, verdict_level: float) ->
     if bound(row):
         return UNDECIDED, effect
     if direction:
-        effect += "; the interval excludes zero, a sign-flip test did not confirm it: "
-        effect += "an effect may be there"
-    if -margin <= low and high <= margin:
-        return NO_EFFECT, f"{effect}, all of it within {_margin_words(row['quantity'])}"
-    return UNDECIDED, effect
-
-
-def _margin_words(quantity: str) -> str:
-    margin = QUANTITIES[quantity].margin
-    if QUANTITIES[quantity].scale == RATIO:
-        return f"×{number(10**-margin)} to ×{number(10**margin)}"
-    return f"{100 * margin:g} points" if quantity == "correct" else f"{margin:g}"
+        effect += "; the interval excludes zero, a sign-flip test did not confirm it"
+    return (NO_EFFECT if -margin <= low and high <= margin else UNDECIDED), effect
 
 
 def at_limit(row: Mapping[str, Any]) -> str:

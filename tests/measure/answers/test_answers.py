@@ -42,39 +42,21 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
     assert len({answer.ids for answer in found}) > 1
 
 
-def test_one_at_a_time_is_the_loaded_models_own_generate_in_bfloat16_too() -> None:
-    """Prompts of one length would go through together; with batch_size=1 each is read alone, as
-    `generate` reads it.
-    """
+def test_with_a_batch_of_one_each_prompt_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", seed=3, scale=1.5, dtype=torch.bfloat16, fresh=True)
-    without_ends(model)
-    texts = [
-        f"How many ones? {digits}" for digits in ("1111", "1101", "0111", "1010", "0001", "1001")
-    ]
-    seen: list[int] = []
-    forward = model.original_model.forward
+    own: Any = model.original_model
+    rows: list[int] = []
+    forward = own.forward
 
     def watched(*arguments, **options):
-        seen.append((arguments[0] if arguments else options["input_ids"]).shape[0])
+        rows.append((arguments[0] if arguments else options["input_ids"]).shape[0])
         return forward(*arguments, **options)
 
-    model.original_model.forward = watched
-    found = answers(model, texts, max_new_tokens=8, batch_size=1)
-    assert set(seen) == {1}
-    model.original_model.forward = forward
-    for text, answer in zip(texts, found, strict=True):
-        ids = encode(model, text).ids[None]
-        options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-        own: Any = model.original_model
-        written = own.generate(ids, attention_mask=torch.ones_like(ids), **options)
-        assert answer.ids == tuple(written[0, ids.shape[1] :].tolist())
-    model.original_model.forward = watched
-    seen.clear()
-    answers(model, texts, max_new_tokens=2, batch_size=4)
-    assert max(seen) == 4
-    seen.clear()
-    answers(model, texts, max_new_tokens=2)
-    assert max(seen) == 6
+    monkeypatch.setattr(own, "forward", watched)
+    answers(model, TEXTS[:2], max_new_tokens=2, batch_size=1)
+    assert set(rows) == {1}
+    answers(model, TEXTS[:2], max_new_tokens=2)
+    assert max(rows) == 2
 
 
 def uniform(

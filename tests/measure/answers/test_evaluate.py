@@ -10,8 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 import ostools as ost
 from ostools import hooks
@@ -138,7 +136,7 @@ def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
 
 
 def test_every_step_is_verified() -> None:
-    seen: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
 
     @dataclass(frozen=True)
     class Watched(Mitigation):
@@ -148,22 +146,15 @@ def test_every_step_is_verified() -> None:
                 yield
 
         def verify(self, record: Mapping[str, Any]) -> None:
-            seen.extend(tuple(pattern.shape[-2:]) for pattern in record["pattern"].values())
-            if len(seen) > 40:
+            shapes.extend(tuple(pattern.shape[-2:]) for pattern in record["pattern"].values())
+            if len(shapes) > 4:
                 raise MitigationError("Watched: broken")
 
     model = tiny_model("gemma", seed=3)
-    options: Any = {"lengths": (3,), "max_new_tokens": 4}
     tokens = len(render_prompt(model, BARE, 3).prompt.ids)
-    found = evaluate(model, BARE, mitigation=Watched(), **options)
-    tried = [(tokens + 3, tokens + 3)] * 2  # whether it acts on prompt and answer
-    assert found.frame["ended"].tolist() == ["length"]
-    steps = [(tokens, tokens)] * 2 + [(1, tokens + step) for step in (1, 1, 2, 2, 3, 3)]
-    scored = [(tokens + 1, tokens + 1)] * 2  # the right line, its end predicted
-    assert seen == steps + scored + tried
-    assert found.provenance.parameters["cache"]
     with pytest.raises(MitigationError, match="Watched: broken"):
-        evaluate(model, BARE, mitigation=Watched(), **(options | {"lengths": range(2, 12)}))
+        evaluate(model, BARE, mitigation=Watched(), lengths=(3,), max_new_tokens=4)
+    assert shapes[:4] == [(tokens, tokens)] * 2 + [(1, tokens + 1)] * 2
 
 
 def test_reasoning_has_room_and_no_probability(embedded) -> None:
@@ -189,29 +180,3 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
 def test_refuses(embedded, options: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):
         evaluate(embedded, **({"task": "count-ones", "lengths": (3,)} | options))
-
-
-def test_a_tokenizer_without_any_special_token_answers_in_batches_as_alone() -> None:
-    """Rows of a batch are filled with a token of their own, so that none is needed to pad."""
-    model = tiny_model("llama", scale=1.5, context=512, fresh=True)
-    vocabulary = {
-        letter: index for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
-    }
-    bare = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    bare.pre_tokenizer, bare.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bare, padding_side="left")
-    model.tokenizer = tokenizer  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.bos_token = tokenizer.eos_token = tokenizer.pad_token = tokenizer.unk_token = None  # pyright: ignore
-    options: dict[str, Any] = {
-        "lengths": [3, 4, 5],
-        "max_new_tokens": 3,
-        "elicitation": "zero-shot",
-    }
-    together, alone = (
-        ost.evaluate(model, "count-ones", batch_size=size, **options) for size in (None, 1)
-    )
-    assert together.provenance.parameters["batches"] == "padded"
-    assert together.frame["text"].tolist() == alone.frame["text"].tolist()

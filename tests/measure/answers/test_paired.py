@@ -16,7 +16,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.result import Evaluation, from_rows
 from ostools.theory.statistics.paired import mcnemar, paired_difference
-from tests.reporting.made import made_evaluation, made_sensitivity, words_of
+from tests.reporting.made import made_evaluation
 
 
 def asked(right: Sequence[bool | None], *, seeds: int = 1, **how: Any) -> Evaluation:
@@ -49,14 +49,8 @@ def test_counts_interval_and_rows_are_those_of_the_pairs() -> None:
         columns={"mitigation": "hint", "status": "active"},
     )
     result, row = compared(first, second)
-    assert result.frame["right"].tolist() == [
-        "both",
-        "first alone",
-        "second alone",
-        "second alone",
-        "neither",
-        "both",
-    ]
+    correct = result.frame[["first_correct", "second_correct"]].to_numpy().tolist()
+    assert correct[:2] == [[True, True], [True, False]]
     assert result.frame[["length", "seed"]].to_numpy().tolist() == [
         [2, 0],
         [2, 1],
@@ -124,33 +118,6 @@ def test_questions_without_an_answer_or_an_acting_mitigation_are_left_out_and_co
     assert "2 questions are left out" in result.findings()[-1]
 
 
-def test_both_curves_are_in_one_chart() -> None:
-    first, second = (
-        asked([True, False] * 4, seeds=2),
-        asked([True] * 8, seeds=2, columns={"mitigation": "hint"}),
-    )
-    result, _ = compared(first, second)
-    drawn = words_of(result.plot())
-    assert "count-ones: no mitigation and hint" in drawn
-    for side, evaluation in (("no mitigation", first), ("hint", second)):
-        curve: Any = result.curves[result.curves["side"] == side].reset_index(drop=True)
-        summary: Any = evaluation.summary[curve.columns.drop("side")]
-        pd.testing.assert_frame_equal(curve.drop(columns="side"), summary)
-
-
-def test_what_tells_the_two_apart_is_named() -> None:
-    few = asked([True, False], columns={"elicitation": "few-shot"}, elicitation="few-shot")
-    warm = asked([True, False], temperature=0.5)
-    plain = asked([True, False])
-    assert compared(plain, few)[1]["second"] == "few-shot"
-    assert compared(plain, warm)[1]["second"] == "temperature 0.5"
-    assert compared(plain, asked([False, False]))[1]["second"] == "second"
-    reasoned = asked(
-        [True, False], task="count-ones:mode=cot-zero-shot", columns={"mode": "cot-zero-shot"}
-    )
-    assert compared(plain, reasoned)[1]["second"] == "mode cot-zero-shot"
-
-
 @pytest.mark.parametrize(
     ("second", "message"),
     [
@@ -175,14 +142,6 @@ def test_other_questions_are_refused(second: Evaluation, message: str) -> None:
         InputError, match=f"compare: expected two evaluations of the same questions, {message}"
     ):
         ost.compare(asked([True] * 3), second)
-
-
-def test_an_evaluation_beside_another_kind_of_result_is_refused() -> None:
-    profile: Any = made_sensitivity({"full": [1.0, 2.0]})
-    evaluation: Any = asked([True] * 3)
-    for pair in ((evaluation, profile), (profile, evaluation)):
-        with pytest.raises(InputError, match="or two results of one kind, found"):
-            ost.compare(*pair)
 
 
 def test_several_answers_to_one_prompt_are_no_questions() -> None:

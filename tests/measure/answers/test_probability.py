@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerFast
 
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answers import probability as module
 from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import render_prompt
@@ -76,17 +75,6 @@ def test_the_batch_and_the_edits_count() -> None:
                 one_by_one(model, prompt.ids.tolist(), ids, ends_of(model)), rel=1e-5
             )
     assert edited != together
-
-
-def test_a_large_vocabulary_goes_through_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gemma", seed=5)
-    expected = answer_log_probability(model, TEXTS, LINES)
-    monkeypatch.setattr(module, "_LOGITS", 1)
-    told: list[tuple[int, int]] = []
-    assert answer_log_probability(
-        model, TEXTS, LINES, progress=lambda *now: told.append(now)
-    ) == pytest.approx(expected, rel=1e-5)
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def joining_tokenizer(joined: tuple[str, str] = (".", "\n")) -> PreTrainedTokenizerFast:

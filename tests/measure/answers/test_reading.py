@@ -451,21 +451,6 @@ def test_text_without_the_form_behind_a_finished_answer_changes_nothing(
     assert judge(asked, answer(f"{text}\n{more}")) == found or text.endswith("\r")
 
 
-@given(st.sampled_from(SPECS), TEXTS, st.sampled_from(["eos", "stop", "length"]))
-@settings(max_examples=MANY)
-def test_reading_an_answer_line_again_gives_it_again(spec: str, text: str, ended: str) -> None:
-    asked = posed(spec)
-    found = judge(asked, answer(text, ended))
-    if found.kind == A:
-        again = judge(asked, answer(found.line))
-        assert (again.kind, again.line, again.number, again.correct) == (
-            A,
-            found.line,
-            found.number,
-            found.correct,
-        )
-
-
 def test_the_right_line_is_right_for_every_task() -> None:
     for spec in (
         *SPECS,

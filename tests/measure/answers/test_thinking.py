@@ -54,7 +54,6 @@ def test_thoughts_that_never_end_are_cut_off_whatever_they_say(name: str) -> Non
         thought = thought.replace(close, "")
     form = task("count-ones")
     reading = reader(form, form.items(5))
-    assert reading.still_thinking(thought)
     assert _read(thought, "length").kind == CUT_OFF
     assert _read(thought).kind == SOMETHING_ELSE
     assert not reading.closed(thought)  # generation goes on
@@ -68,32 +67,21 @@ def _said(monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> None:
     monkeypatch.setattr(asking, "answers", answers)
 
 
-@pytest.mark.parametrize(
-    ("text", "ended", "thoughts", "kind"),
-    [
-        (
-            f"<think>\nfive, é\n</think>{MATHS} 5\n",
-            "stop",
-            "<think>\nfive, é\n</think>",
-            HAS_ANSWER,
-        ),
-        (f"{MATHS} 5\n", "stop", "", HAS_ANSWER),
-        ("<think>\nfive", "length", "<think>\nfive", CUT_OFF),
-    ],
-)
-def test_thoughts_are_counted_in_tokens(
-    monkeypatch: pytest.MonkeyPatch, text: str, ended: str, thoughts: str, kind: str
+def test_a_model_that_thinks_has_no_probability_of_the_line(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = on_template("qwen-3")
-    _said(monkeypatch, text, ended)
+    """The answer does not stand right behind the prompt."""
+    text = f"<think>\nfive, é\n</think>{MATHS} 5\n"
+    _said(monkeypatch, text, "stop")
     found = ost.evaluate(
-        model, "count-ones", lengths=[5], thinking=True, system="Be short.", max_new_tokens=64
+        on_template("qwen-3"), "count-ones", lengths=[5], thinking=True, system="Be short."
     )
     row: Any = found.frame.iloc[0]
-    tokenizer: Any = model.tokenizer
-    assert row["reasoning_tokens"] == len(tokenizer(thoughts, add_special_tokens=False).input_ids)
-    assert (row["kind"], row["text"]) == (kind, text)
-    assert math.isnan(row["log_probability"])  # the answer does not stand right behind the prompt
+    assert (row["kind"], row["text"], math.isnan(row["log_probability"])) == (
+        HAS_ANSWER,
+        text,
+        True,
+    )
     asked = found.provenance.parameters
     assert (asked["chat"], asked["system"], asked["thinking"]) == (True, "Be short.", "on")
 

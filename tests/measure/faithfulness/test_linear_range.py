@@ -12,7 +12,6 @@ import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.faithfulness.linear_range import SCALES, _ranges
 from ostools.measure.jacobian.certificate import last_tokens
 from ostools.measure.jacobian.linearise import Linearised
@@ -36,7 +35,7 @@ def test_the_range_of_a_parabola(curvature: float, largest: float) -> None:
         )
         return torch.cat([torch.zeros(1, 1, dtype=torch.float64), moved])
 
-    assert float(_ranges(changes, predicted, 0.1, None)) == largest
+    assert float(_ranges(changes, predicted, None)) == largest
 
 
 def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not_taken_up_again() -> (
@@ -56,7 +55,7 @@ def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not
             ]
         )
 
-    hidden, later, fails_where_it_is_first_seen = _ranges(changes, predicted, 0.1, None).tolist()
+    hidden, later, fails_where_it_is_first_seen = _ranges(changes, predicted, None).tolist()
     assert np.isnan(hidden)
     assert later == SCALES[SCALES.index(0.25) - 1]
     assert np.isnan(fails_where_it_is_first_seen)
@@ -73,7 +72,7 @@ def test_rounding_is_measured_where_it_is_larger_than_that_of_y() -> None:
             [torch.zeros(1, 100, dtype=torch.float64), scale * predicted[rows]]
         )
 
-    assert _ranges(changes, predicted, 0.1, None).tolist() == [1.0] * 9
+    assert _ranges(changes, predicted, None).tolist() == [1.0] * 9
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "neox"])
@@ -93,8 +92,3 @@ def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_re
             y, up, down, y_replaced = last_tokens(Linearised(model, whole), streams)
         assert row.predicted_change == pytest.approx(float((up - down).norm()) / 2e-6, rel=1e-5)
         assert row.change == pytest.approx(float((y_replaced - y).norm()), rel=1e-9)
-
-
-def test_a_tolerance_is_between_0_and_1() -> None:
-    with pytest.raises(InputError, match=r"a tolerance between 0 and 1, found 1\.5"):
-        ost.measure.linear_range(tiny_model("llama"), "1 1", tolerance=1.5)

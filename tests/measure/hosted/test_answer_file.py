@@ -15,12 +15,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import measure, paper, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.answer_file import Hosted, read_answers, without_stop_tokens
-from ostools.paper.behaviour import figure_3, figure_4, figure_4_of
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
 OWN = {
-    "reasoning_tokens",
     "tokens",
     "log_probability",
     "within_training",
@@ -44,18 +42,6 @@ def read(tmp_path: Path, questions: list[Question], *rows: dict[str, Any]) -> Ho
 
 
 # --- ids
-
-
-def test_an_id_is_of_what_was_asked_and_of_its_text() -> None:
-    assert asked(2) == asked(2)
-    assert asked(2)[0].id.startswith("count-ones n=2 seed=0 mitigation=none #")
-    several = [
-        *asked(2, 3),
-        *tasks.questions("count-ones", lengths=[2, 3], mitigation="separator:every=1"),
-        *tasks.questions("count-ones-bernoulli", lengths=[3], seeds=[0, 1]),
-        *asked(2, spec="count-ones:mode=cot-zero-shot"),
-    ]
-    assert len({each.id for each in several}) == len(several)
 
 
 # --- the table
@@ -173,12 +159,6 @@ def test_a_figure_takes_the_answers_to_its_own_prompts_alone(tmp_path: Path) -> 
     hosted = read(tmp_path, questions, {"id": questions[0].id, "text": "0"})
     with pytest.raises(InputError, match="6 not asked"):
         paper.figure_2(hosted, [3, 4])
-    with pytest.raises(InputError, match="leave it out"):
-        paper.figure_2(hosted, [3], chat=True)
-    cases: Any = ((5, None, "2, 3, 4, 6, 7"), (2, (1,), "no seeds"))
-    for number, seeds, words in cases:
-        with pytest.raises(InputError, match=words):
-            paper.figure_prompts(number, [3], seeds)
 
 
 # --- refusals
@@ -224,23 +204,3 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
             read_answers(path, [one])
     with pytest.raises(InputError, match="answers of 'other', found answers of 'm'"):
         read_answers(write(tmp_path / "m", good | {"model": "m"}), [one], model="other")
-
-
-@pytest.mark.slow
-def test_figures_3_and_4_of_the_texts_of_a_model_here_are_its_figures(
-    embedded: TransformerBridge, tmp_path: Path
-) -> None:
-    here: Any = figure_3(embedded, [3], [0, 1], max_new_tokens=9)
-    questions = paper.figure_prompts(3, [3], [0, 1])
-    whole = as_answers(here.frame, questions, tmp_path / "a")
-    found: Any = figure_3(whole, [3], [0, 1])
-    same = [name for name in here.frame.columns if name not in OWN]
-    pd.testing.assert_frame_equal(found.frame[same], here.frame[same], check_dtype=False)
-    pd.testing.assert_frame_equal(figure_4(whole, [3], [0, 1]).frame, figure_4_of(here).frame)
-    lost = as_answers(here.frame, questions, tmp_path / "b", lost=3)
-    lacking = figure_4(lost, [3], [0, 1])
-    counted: Any = lacking.frame
-    assert [counted["answers"].sum(), counted["right"].sum()] == [len(questions) - 3] * 2
-    assert any("3 of 12 prompts have no answer" in said for said in lacking.deviations)
-    lacking.plot().to_dict()
-    figure_3(lost, [3], [0, 1]).plot().to_dict()

@@ -62,16 +62,6 @@ def test_every_question_is_asked_once_at_temperature_0_and_its_answer_kept(tmp_p
     )
 
 
-@pytest.mark.parametrize("base", ["v1beta/openai", "v1beta/openai/"])
-def test_an_api_below_another_path_is_asked_there(tmp_path: Path, base: str) -> None:
-    """As Gemini's OpenAI-compatible one is."""
-    asked = questions(1)
-    with served(right(asked)) as (url, heard):
-        found = ask_endpoint(url.replace("v1", base), "gemini", asked, tmp_path / "a.jsonl")
-    assert [one["path"] for one in heard] == ["/v1beta/openai/chat/completions"]
-    assert found.name == "gemini"
-
-
 def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     asked, file = questions(1, 2, 3), tmp_path / "a.jsonl"
     lines = {one.text: one.line for one in asked}
@@ -113,16 +103,6 @@ def test_a_file_holds_the_answers_so_far_in_whole_lines_at_every_question(tmp_pa
     assert counts == [0, 1, 2]
 
 
-def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
-    asked, file = questions(1, 2), tmp_path / "a.jsonl"
-    file.write_text("These are my notes.")
-    with served(right(asked)) as (url, heard):
-        with pytest.raises(InputError, match="line 1: the line: invalid JSON"):
-            ask_endpoint(url, "m", asked, file)
-        assert heard == []
-    assert file.read_text() == "These are my notes."
-
-
 def test_answers_of_another_model_or_made_otherwise_are_not_mixed_in(tmp_path: Path) -> None:
     asked, file = questions(1, 2), tmp_path / "a.jsonl"
     with served(right(asked)) as (url, heard):
@@ -133,21 +113,6 @@ def test_answers_of_another_model_or_made_otherwise_are_not_mixed_in(tmp_path: P
         with pytest.raises(InputError, match="not among the 1 questions"):
             ask_endpoint(url, "m", asked[1:], file)
         assert len(heard) == 1
-
-
-def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
-    asked, times = questions(1), iter([429, 500, 200])
-
-    def reply(prompt: str) -> tuple[int, Any]:
-        status = next(times)
-        return status, completion(asked[0].line) if status == 200 else {
-            "error": {"message": "busy"}
-        }
-
-    with served(reply) as (url, heard):
-        found = ask_endpoint(url, "m", asked, tmp_path / "a.jsonl")
-    assert len(heard) == 3
-    assert set(found.answer_by_id) == {asked[0].id}
 
 
 def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path: Path) -> None:

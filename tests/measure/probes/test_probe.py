@@ -18,27 +18,10 @@ from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.passes.last_tokens import own_rows
 from ostools.measure.probes.scores import BETWEEN, BEYOND, TESTS, captured, splits
-from ostools.models import encode
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
-from ostools.tasks.appendix_c import COUNTING
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.sets import quick
-
-
-@pytest.mark.parametrize("name", COUNTING)
-def test_a_count_begins_behind_the_begun_line_whatever_is_counted(embedded, name: str) -> None:
-    form = AppendixTask(name)
-    for n, prompt in (
-        RenderedPairs(embedded, form, encoding={"chat": False})
-        .prompts(range(1, 12), 3 * form.random)
-        .items()
-    ):
-        text = (
-            form.prompt(n, 3 * form.random) + form.lead + form.answer_line(prompt.task_prompt.key)
-        )
-        assert [*prompt.ids, *prompt.answer] == encode(embedded, text).ids.tolist()
-        assert embedded.tokenizer.decode(list(prompt.answer)).strip() == prompt.task_prompt.key
 
 
 def test_a_line_that_is_cut_by_its_answer_is_refused(embedded, monkeypatch) -> None:

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
 from ostools.measure.probes.ridge import PENALTIES, fitted
 from ostools.measure.probes.scores import (
     BETWEEN,
@@ -27,7 +26,7 @@ from ostools.measure.probes.scores import (
     splits,
 )
 from ostools.results import Frame
-from ostools.theory.statistics.intervals import bootstrap_share, wilson
+from ostools.theory.statistics.intervals import wilson
 
 HERE = Place(2, "residual", 1)
 
@@ -93,28 +92,6 @@ def test_noise_is_called_probe_less_often_than_the_intervals_say() -> None:
         said += row["finding"] == "decodable"
     assert np.mean(covered) >= 0.9
     assert said <= 2
-
-
-def test_the_interval_of_a_share_covers_it_where_groups_differ() -> None:
-    """Each group has a share of its own, drawn around 0.4: an interval over prompts as if
-    independent would be too narrow.
-    """
-    draw, covered = np.random.default_rng(0), []
-    for _ in range(300):
-        shares = draw.beta(2, 3, size=15)
-        right = torch.tensor(draw.binomial(20, shares), dtype=torch.float64)
-        found = bootstrap_share(right, torch.full((15,), 20.0, dtype=torch.float64))
-        covered.append(bool(found.low <= 0.4 <= found.high))
-    assert 0.91 <= np.mean(covered) <= 0.99
-
-
-def test_an_interval_of_equal_shares_is_wilsons() -> None:
-    eight = torch.full((8,), 5.0, dtype=torch.float64)
-    assert bootstrap_share(eight, eight) == pytest.approx((wilson(8, 8).low, 1.0))
-    assert bootstrap_share(0 * eight, eight) == pytest.approx((0.0, wilson(0, 8).high))
-    assert bootstrap_share(-eight, eight) == pytest.approx((-1.0, 2 * wilson(0, 8).high - 1))
-    with pytest.raises(InputError, match="at least 3 groups with members, found 2"):
-        bootstrap_share(eight[:2], eight[:2])
 
 
 def test_a_code_that_another_direction_takes_over_beyond_is_interpolated_and_not_extrapolated() -> (

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -17,13 +16,10 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import answers
 from ostools.measure.answers.evaluate import evaluate
-from ostools.measure.answers.reading import reader_of
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.position import read_at
-from ostools.measure.study import arms
 from ostools.measure.study.study import Study
 from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.mitigations import (
@@ -100,72 +96,6 @@ def test_every_number_is_that_of_its_own_measurement(
             norms[at].mean(), rel=1e-6
         )
     assert set(rows(found, name, "sensitivity")["kind"]) == {"measured"}
-
-
-def test_a_large_model_is_sketched(
-    model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arms, "sensitivity_method", lambda d_model: "sketch")
-    window = SlidingWindow(40, sinks=1)
-    result = ost.study(
-        model, TASK, mitigations=[window], lengths=[7], dtypes=(), sensitivity_lengths=1
-    )
-    row = rows(result, "sliding-window:window=40,sinks=1", "sensitivity").loc[7]
-    assert row["kind"] == "estimated"
-    posed = render_prompt(model, TASK, 7)
-    at = list(carrier_positions(model, posed))
-    for column, given in (("value", window), ("baseline", None)):
-        with running(model, given):
-            prompt = read_at(model, posed).prompt(model)
-            norms: Any = sensitivity(
-                model, prompt, linearisations="full", method="sketch", seed=7
-            ).frame
-        assert row[column] == pytest.approx(norms["frobenius_norm"][at].mean(), rel=1e-6)
-
-
-def test_answers_alone_take_the_passes_of_the_answers_and_no_others(
-    model: TransformerBridge, found: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No pass over right lines, no pair, no derivative, no copy in another dtype: what `answers`
-    reads twice, and no more.
-    """
-    mitigations, lengths, passes = [Separator(every=3)], [2, 3, 7], []
-    forward = model.original_model.forward
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        passes.append(1)
-        return forward(*arguments, **options)
-
-    monkeypatch.setattr(model.original_model, "forward", counted)
-    how: dict[str, Any] = {"lengths": lengths, "chat": False, "measures": ["answers"]}
-    result = ost.study(model, TASK, mitigations=mitigations, **how)
-    taken = len(passes)
-    passes.clear()
-    for given in (None, mitigations[0]):
-        posed = [render_prompt(model, TASK, n, mitigation=given, chat=False) for n in lengths]
-        room, stops = (
-            result.provenance.parameters["answer_tokens"],
-            [reader_of(one).closed for one in posed],
-        )
-        answers(
-            model,
-            [one.prompt for one in posed],
-            max_new_tokens=room,
-            stops=stops,
-            cycles=[48 + 4 * n for n in lengths],
-        )
-    assert taken == len(passes) > 0
-    assert set(result.frame["quantity"]) == {"correct"}
-    for column in ("value", "baseline", "status"):
-        pd.testing.assert_series_equal(
-            rows(result, "separator", "correct")[column],
-            rows(found, "separator", "correct")[column],
-        )
-    assert result.provenance.parameters["verdict_level"] == 0.95  # of one verdict
-    said = result.verdicts.iloc[0]
-    assert said[["log_probability", "collapse", "sensitivity"]].tolist() == ["not measured"] * 3
-    assert said["sentence"].startswith("separator: answers: not decided (")
-    assert "sensitivity" not in said["sentence"]
 
 
 @pytest.mark.parametrize("position", ["answer", "prompt-end", "last-item"])
