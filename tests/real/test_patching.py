@@ -15,7 +15,7 @@ from tests.real.conftest import Real
 
 pytestmark = pytest.mark.slow
 TEXTS = ("The capital of Germany is the city of", "The capital of France is the city of")
-PLACES = {"residual": 4, "attention-out": -1, "mlp-out": 4, "heads": 2, "edges": 4}
+PLACES = {"residual": 4, "heads": 2, "edges": 4}
 
 
 @pytest.mark.parametrize("what", PLACES)

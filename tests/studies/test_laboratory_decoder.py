@@ -143,7 +143,7 @@ def test_sinks_are_seen_beside_the_window_and_nothing_else_is(positions: str) ->
 def test_padding_and_unfinished_models_are_refused(tmp_path: Path) -> None:
     config = LabConfig(**TINY, positions="alibi")
     with pytest.raises(InputError, match="without padding"):
-        untrained_lab(config)(IDS, attention_mask=IDS > 1)
+        untrained_lab(config)(IDS, attention_mask=(IDS > 1).long())
     (tmp_path / "lab.json").write_text(config.to_json())
     with pytest.raises(InputError, match="expected a finished model"):
         load_lab(tmp_path)

@@ -100,7 +100,7 @@ def test_accuracy_is_that_of_the_greedy_answers(
 ) -> None:
     model, tokenizer = _plain(folder, TINY).float(), lab_tokenizer(TINY.context)
     form, asked = LabTask(question), {"task": f"lab-{question}", "precision": "float32"}
-    rows = _rows(result, "accuracy", encoding=TINY.encoding, **asked).set_index("length")
+    rows = _rows(result, "accuracy", encoding=TINY.encoding, **asked)
     for length in (2, 6):
         right = 0
         for seed in range(6):
@@ -111,8 +111,9 @@ def test_accuracy_is_that_of_the_greedy_answers(
             end = written.index(IDS["<eos>"]) if IDS["<eos>"] in written else len(written)
             text = str(tokenizer.decode(written[:end])).replace(" ", "")
             right += text == form.answer(length, seed)
-        assert rows["value"][length] == pytest.approx(right / 6)
-        assert (rows["asked"][length], rows["seen"][length]) == (6, length <= TINY.longest)
+        found = rows[rows["length"] == length].iloc[0]
+        assert (found["value"], found["asked"]) == (pytest.approx(right / 6), 6)
+        assert found["seen"] == (length <= TINY.longest)
 
 
 def test_the_summary_finds_planted_laws() -> None:
