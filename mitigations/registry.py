@@ -19,6 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails
 
 from ostools.ground.arguments import parts_of
 from ostools.ground.errors import nearest
@@ -247,6 +248,9 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
     return tuple(entry_points(group=group))
 
 
+_WHOLE = re.compile(r"[+-]?\d+")
+
+
 def _read(text: str, kind: object) -> object:
     """The value of an option as its type wants it: None for "none", the text itself, or several
     values joined by +; of several types the first that takes it. Raises `ValidationError`.
@@ -255,7 +259,11 @@ def _read(text: str, kind: object) -> object:
     for value in (None, text) if text.lower() == "none" else (text, tuple(text.split("+"))):
         for choice in parts_of(kind):
             try:
-                return TypeAdapter(cast(type, choice)).validate_python(value)
+                read = TypeAdapter(cast(type, choice)).validate_python(value)
+                if type(read) is int and not _WHOLE.fullmatch(str(value)):  # 1.0 may mean a share
+                    wrong = InitErrorDetails(type="int_parsing", input=value)
+                    raise ValidationError.from_exception_data("option", [wrong])
+                return read
             except ValidationError as error:
                 failures.append(error)
     raise failures[0]

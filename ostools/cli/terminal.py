@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
@@ -160,3 +160,16 @@ def _print_frame(title: str, table: Frame) -> None:
     head = head.iloc[:, :count]
     print_table(title, [*map(str, head)], head.itertuples(index=False, name=None), numbers)
     print_text([""])
+
+
+def give_tables(tables: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
+    """Show the tables, or give their rows as JSON: those of one by themselves, several by their
+    titles.
+    """
+    if GLOBALS.json:
+        by_title = {title.lower(): rows for title, rows in tables.items()}
+        print_json(by_title if len(by_title) > 1 else next(iter(by_title.values())))
+        return
+    for title, rows in tables.items():
+        names = [*rows[0]] if rows else []
+        print_table(title, names, [[*row.values()] for row in rows])

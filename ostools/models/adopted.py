@@ -263,8 +263,12 @@ def _share_weights(model: PreTrainedModel, twin: PreTrainedModel) -> None:
     buffers, user_buffers = dict(twin.named_buffers()), dict(model.named_buffers())
     twin.to(resolve_device(devices.pop()))  # pyright: ignore[reportArgumentType]
     for path in buffers.keys() - weights.keys():
-        buffer, user_buffer = buffers[path], user_buffers.get(path, buffers[path])
-        if buffer.dtype != user_buffer.dtype or not torch.equal(user_buffer.cpu(), buffer):
+        buffer, user_buffer = buffers[path], user_buffers.get(path)
+        if (
+            user_buffer is None
+            or user_buffer.dtype != buffer.dtype
+            or not torch.equal(user_buffer.cpu(), buffer)
+        ):
             raise InputError(
                 f"expected {path} as the configuration says, found other numbers (`.half()` and "
                 "`.to(dtype)` round it): load the model with dtype=..., or save it and use "

@@ -77,11 +77,11 @@ class Retrieval(PaperResult):
 
     def ends_words(self, quantity: str) -> list[str]:
         """Each end of a quantity in words: the difference, its interval, its verdict."""
-        rows = self.ends[self.ends["quantity"] == quantity].to_dict("records")
+        rows: Frame = self.ends[self.ends["quantity"] == quantity]
         return [
             f"{row['end']} {number(row['difference'])} [{number(row['low'])}, "
             f"{number(row['high'])}], {row['verdict']}"
-            for row in rows
+            for row in rows.to_dict("records")
         ]
 
 

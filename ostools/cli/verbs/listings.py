@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 import click
@@ -11,7 +10,7 @@ from packaging.requirements import Requirement
 
 from ostools.cli import terminal
 from ostools.cli.commands import MEASURED
-from ostools.cli.global_options import GLOBALS, on_one_line
+from ostools.cli.global_options import on_one_line
 from ostools.mitigations import named as mitigations_named
 from ostools.mitigations.registry import Listed
 from ostools.tasks import named as tasks_named
@@ -44,7 +43,7 @@ def tasks() -> None:
         options = "" if name == "text" else "items=text|ids"
         example = tasks_named.task(name, CollapseTask).example
         pairs.append(_row(Listed(name, "ostools", options, "", True), example))
-    give_tables({"Tasks": rows, "Pairs of prompts": pairs})
+    terminal.give_tables({"Tasks": rows, "Pairs of prompts": pairs})
 
 
 def mitigations() -> None:
@@ -53,7 +52,7 @@ def mitigations() -> None:
     With their options: NAME:key=value,key=value; several joined by " + " are applied in that order.
     """
     rows = [_row(listed, listed.summary) for listed in mitigations_named.listing()]
-    give_tables({"Mitigations": rows})
+    terminal.give_tables({"Mitigations": rows})
 
 
 def measurements() -> None:
@@ -66,25 +65,12 @@ def measurements() -> None:
         }
         for command in sorted(MEASURED, key=lambda command: command.words)
     ]
-    give_tables({"Measurements": rows})
+    terminal.give_tables({"Measurements": rows})
 
 
 def _row(listed: Listed, what: str) -> dict[str, str]:
     what = on_one_line(what)[:_LONGEST_PROMPT]
     return {"name": listed.name, "from": listed.owner, "options": listed.options, "what": what}
-
-
-def give_tables(tables: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
-    """Show the tables, or give their rows as JSON: those of one by themselves, several by their
-    titles.
-    """
-    if GLOBALS.json:
-        by_title = {title.lower(): rows for title, rows in tables.items()}
-        terminal.print_json(by_title if len(by_title) > 1 else next(iter(by_title.values())))
-        return
-    for title, rows in tables.items():
-        names = [*rows[0]] if rows else []
-        terminal.print_table(title, names, [[*row.values()] for row in rows])
 
 
 def doctor() -> None:
@@ -107,7 +93,7 @@ def doctor() -> None:
             {"what": f"model {name}", "state": _NOTE, "found": what}
             for name, what in named_models()
         ]
-    give_tables({"This installation": rows})
+    terminal.give_tables({"This installation": rows})
     raise click.exceptions.Exit(int(is_missing))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from huggingface_hub import hf_hub_download
 
 from ostools.cli import terminal
-from ostools.cli.verbs.listings import give_tables
 from ostools.ground.errors import InputError, in_words
 from ostools.models.families import FAMILIES, Family
 from ostools.models.files.checks import read_json, refuse_quantised
@@ -47,7 +46,7 @@ def models(*, check: str | None = None) -> None:
             loaded = "by the generic route" if family.generic_instead else "no"
             unrecorded.append({"family": family.name, "loaded": loaded, "why": family.refused})
     names = [{"name": name, "what": what} for name, what in named_models()]
-    give_tables({"Models": names, "Families": families, "Others": unrecorded})
+    terminal.give_tables({"Models": names, "Families": families, "Others": unrecorded})
 
 
 def named_models() -> Iterator[tuple[str, str]]:

@@ -11,7 +11,6 @@ import click
 
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
-from ostools.cli.verbs.listings import give_tables
 
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation
@@ -77,7 +76,7 @@ def _show_plan(plan: SweepPlan) -> None:
         cell = job.keyed_cell.cell
         row = {**cell.columns, "lengths": len(cell.lengths), "to": cell.lengths[-1]}
         rows.append(row | {"forecast_bytes": job.forecast.memory})
-    give_tables({f"{len(rows)} of {len(plan.keyed_cells)} cells are missing": rows})
+    terminal.give_tables({f"{len(rows)} of {len(plan.keyed_cells)} cells are missing": rows})
 
 
 def results(directory: Path, *, out: Path | None = None) -> None:

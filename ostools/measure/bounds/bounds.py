@@ -45,7 +45,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
-from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earlier_version
 from ostools.tasks import Question
 from ostools.theory import path_sum
 
@@ -66,6 +66,10 @@ class Bounds(Result):
         TableHead("beliefs", "variant words"),
         TableHead(columns="position token value", across="variant kind linearisation norm"),
     )
+
+    def __post_init__(self) -> None:
+        if "last" in self.frame:
+            raise of_earlier_version(self, "those of every position")
 
     @property
     def by_token(self) -> Frame:

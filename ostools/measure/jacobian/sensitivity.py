@@ -49,7 +49,7 @@ from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.generic.notes import block_notes
-from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earlier_version
 from ostools.tasks import Question
 
 _ROWS = 16
@@ -82,6 +82,10 @@ class Sensitivity(Result):
             across="linearisation",
         ),
     )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.provenance.parameters.get("position"), int):
+            raise of_earlier_version(self, "the norms of another position's y")
 
     @property
     def by_token(self) -> Frame:

@@ -192,7 +192,8 @@ class Arm:
         rounded = rounded[rounded["dtype"] != "float64"].sort_values("dtype", kind="stable")
         names = ["dtype", "length", "seed", "distance", "rounding"]
         statuses = cache(self._pair_statuses)
-        for row in pd.concat([exact[names], rounded[names]]).to_dict("records"):
+        distances: Frame = pd.concat([exact[names], rounded[names]])
+        for row in distances.to_dict("records"):
             question = int(row["length"]), int(row["seed"])
             status, reason = statuses(row["dtype"])[question]
             value = math.nan if status == REFUSED else row["distance"]

@@ -104,7 +104,7 @@ def test_another_linearisation_than_the_bounds_is_refused() -> None:
 def test_one_profile_under_another_or_of_another_prompt_is_refused() -> None:
     backwards: Any = path([9.0] * 4)
     with pytest.raises(
-        ost.InputError, match="expected a Sensitivity or an? Evaluation, found Bounds"
+        ost.InputError, match=r"expected a Sensitivity or an? Evaluation, found Bounds"
     ):
         ost.compare(backwards, profile())
     with pytest.raises(ost.InputError, match="of different prompts"):
