@@ -105,3 +105,16 @@ def test_16_bit_numbers_of_before_scores_were_float32_are_refused(
     refused = pytest.raises(InputError, match=words) if "bfloat16" in dtypes else nullcontext()
     with refused:
         ost.load_result(old)
+
+
+def test_norms_of_another_position_and_bounds_of_every_one_are_refused() -> None:
+    """Both were options once; today they would be read as those of the last token."""
+    model = tiny_model("llama")
+    prompt = ost.Prompt.from_ids(model, [1, 2, 3])
+    norms, path_sums = ost.sensitivity(model, prompt), ost.bounds(model, prompt, variants="local")
+    parameters = {**norms.provenance.parameters, "position": 1}
+    provenance = dataclasses.replace(norms.provenance, parameters=parameters)
+    with pytest.raises(InputError, match="found the norms of another position's y, which an earl"):
+        dataclasses.replace(norms, provenance=provenance)
+    with pytest.raises(InputError, match="found those of every position, which an earlier"):
+        dataclasses.replace(path_sums, frame=path_sums.frame.assign(last=2))
