@@ -260,7 +260,9 @@ def _read(text: str, kind: object) -> object:
         for choice in parts_of(kind):
             try:
                 read = TypeAdapter(cast(type, choice)).validate_python(value)
-                if type(read) is int and not _WHOLE.fullmatch(str(value)):  # 1.0 may mean a share
+                if type(read) is int and not _WHOLE.fullmatch(
+                    str(value).strip()
+                ):  # 1.0 may mean a share
                     wrong = InitErrorDetails(type="int_parsing", input=value)
                     raise ValidationError.from_exception_data("option", [wrong])
                 return read
