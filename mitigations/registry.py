@@ -16,10 +16,9 @@ import typing
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import InitErrorDetails
+from pydantic import TypeAdapter, ValidationError, WrapValidator
 
 from ostools.ground.arguments import parts_of
 from ostools.ground.errors import nearest
@@ -248,7 +247,12 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
     return tuple(entry_points(group=group))
 
 
-_WHOLE = re.compile(r"[+-]?\d+")
+def _whole_as_written(value: object, read: Callable[[object], object]) -> object:
+    """A whole number only of a text that is one: 1.0 may mean a share."""
+    number = read(value)
+    if type(number) is int and not re.fullmatch(r"\s*[+-]?\d+\s*", str(value)):
+        raise ValueError("expected a whole number")
+    return number
 
 
 def _read(text: str, kind: object) -> object:
@@ -259,13 +263,10 @@ def _read(text: str, kind: object) -> object:
     for value in (None, text) if text.lower() == "none" else (text, tuple(text.split("+"))):
         for choice in parts_of(kind):
             try:
-                read = TypeAdapter(cast(type, choice)).validate_python(value)
-                if type(read) is int and not _WHOLE.fullmatch(
-                    str(value).strip()
-                ):  # 1.0 may mean a share
-                    wrong = InitErrorDetails(type="int_parsing", input=value)
-                    raise ValidationError.from_exception_data("option", [wrong])
-                return read
+                adapter = TypeAdapter(
+                    Annotated[cast(type, choice), WrapValidator(_whole_as_written)]
+                )
+                return adapter.validate_python(value)
             except ValidationError as error:
                 failures.append(error)
     raise failures[0]

@@ -117,4 +117,6 @@ def test_norms_of_another_position_and_bounds_of_every_one_are_refused() -> None
     with pytest.raises(InputError, match="found the norms of another position's y, which an earl"):
         dataclasses.replace(norms, provenance=provenance)
     with pytest.raises(InputError, match="found those of every position, which an earlier"):
-        dataclasses.replace(path_sums, frame=path_sums.frame.assign(last=2))
+        dataclasses.replace(
+            path_sums, frame=path_sums.frame.assign(last=range(len(path_sums.frame)))
+        )

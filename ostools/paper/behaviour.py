@@ -96,7 +96,10 @@ class _AnswersFigure(PaperFigure):
         lengths, kinds = parameters["lengths"], answers["kind"].value_counts()
         how = f"greedy decoding, prompts {'in the chat template' if parameters['chat'] else 'as text'}"
         if parameters.get("hosted"):
-            how = f"answers of a hosted model at temperature {parameters.get('temperature')}"
+            temperature = parameters.get("temperature")
+            unrecorded = "a temperature that is not recorded"
+            degrees = unrecorded if temperature is None else f"temperature {temperature:g}"
+            how = f"answers of a hosted model at {degrees}"
         return [
             f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {len(lengths)} lengths "
             f"from {lengths[0]} to {lengths[-1]}, {how}.",

@@ -141,7 +141,7 @@ def test_grouped_heads_read_wrongly_are_caught(
     ("options", "words"),
     [
         ({"variants": "lokal"}, "unknown variant 'lokal': did you mean 'local'"),
-        ({"variants": []}, "at least one variant"),
+        ({"variants": []}, "variant: expected at least one"),
         ({"mlp_norm": "power"}, "mlp_norm: expected 'svd', 'product', found 'power'"),
         ({}, "not finite"),
     ],
