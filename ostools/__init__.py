@@ -84,6 +84,9 @@ def __getattr__(name: str) -> object:
     from ostools.ground.errors import did_you_mean
 
     advice = f": {did_you_mean(name, __all__)}".rstrip(": ")
+    for room in () if name.startswith("_") else _ROOMS:  # else a tool asks: no room is imported
+        if hasattr(_importlib.import_module(f"ostools.{room}"), name):
+            advice = f": it is ostools.{room}.{name}"
     raise AttributeError(f"module 'ostools' has no attribute {name!r}{advice}")
 
 

@@ -187,8 +187,9 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
                 reference = own_pass()
             if family.generic:
                 bridge = generic_bridge(module, family.module, probe, reference, name)
-                put_scores(bridge, eager)
-                return bridge
+        if family.generic:  # behind the block, which puts back the attention of before
+            put_scores(bridge, eager)
+            return bridge
         # In other arithmetic nothing asks for it, and where the bridge is not exact, equal logits
         # of one prompt are chance.
         if family.exact and not eager and module.dtype in SIXTEEN_BITS and module._supports_sdpa:

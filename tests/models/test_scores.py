@@ -27,12 +27,13 @@ from ostools import hooks
 from ostools.measure.answers.answers import answers
 from ostools.models import describe, load_model
 from ostools.models.families import family_of_config
+from ostools.models.lens.attention import FLOAT32_SCORES
 from ostools.models.load import wrapped
 from ostools.models.precision.casting import view_in
 from ostools.models.precision.scores import own_attention
 from tests.checkpoints import FAMILIES, Family, make_model, write_checkpoint
 from tests.families import NOT_EAGER, OTHERS
-from tests.generic_models import COMMON, GENERIC
+from tests.generic_models import COMMON, GENERIC, generic_model
 from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 40), generator=torch.Generator().manual_seed(7))
@@ -123,6 +124,20 @@ def test_16_bit_logits_are_those_of_scores_in_float32(family: Family, dtype: tor
         float((logits.float() - expected.float()).norm() / expected.float().norm())
         < 2 * torch.finfo(dtype).eps
     )
+
+
+@pytest.mark.parametrize("kind", quick(["olmo", "arcee", "ernie4_5"], "olmo"))
+def test_a_model_without_a_record_keeps_its_16_bit_scores_in_float32(
+    kind: str, tmp_path: Path
+) -> None:
+    """By the generic route, whose code is transformers' own: equal to the bit."""
+    model = generic_model(kind).to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, dtype="bfloat16")
+    with torch.no_grad(), _by(model, FLOAT32_SCORES):
+        assert torch.equal(loaded(IDS), model(IDS, use_cache=False).logits)
+    with torch.no_grad(), _by(model, "eager"):
+        assert not torch.equal(loaded(IDS), model(IDS, use_cache=False).logits)
 
 
 @pytest.mark.parametrize("family", quick(EVERY, "qwen2", "phi"))
