@@ -131,8 +131,8 @@ def test_a_model_without_a_record_keeps_its_16_bit_scores_in_float32(
     kind: str, tmp_path: Path
 ) -> None:
     """By the generic route, whose code is transformers' own: equal to the bit."""
-    model = generic_model(kind).to(torch.bfloat16)
-    model.save_pretrained(tmp_path)
+    generic_model(kind).save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     loaded = load_model(tmp_path, dtype="bfloat16")
     with torch.no_grad(), _by(model, FLOAT32_SCORES):
         assert torch.equal(loaded(IDS), model(IDS, use_cache=False).logits)
