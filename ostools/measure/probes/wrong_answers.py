@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from ostools.ground import InputError
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import behind_all_blocks
 from ostools.measure.position import ANSWER
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import wilson
@@ -56,39 +57,50 @@ class ErrorVerdict:
 
 def explain_wrong_answers(answers: Evaluation, pairs: Collapse) -> ErrorVerdict:
     """Say whether wrong answers fall where rounding hides n from n + 1: `explain_errors` of an
-    `ost.evaluate` and an `ost.collapse` of the same questions, in the first dtype that rounds.
+    `ost.evaluate` and an `ost.collapse` of the same questions in one dtype that rounds.
 
-    Raises `InputError` for two results of other models, tasks or mitigations, for a collapse that
-    was not measured where the answer is predicted, and without a dtype that rounds.
+    Raises `InputError` for results of two models, tasks, mitigations or seeds, of questions that
+    were encoded in two ways, for worked examples (which a pair has not), for distances that were
+    not measured where the answer is predicted, and without one dtype that rounds.
     """
-    for name in ("task", "mitigation"):
-        asked, compared = (result.provenance.parameters.get(name) for result in (answers, pairs))
-        if asked != compared:
+    asked, compared = _question_of(answers), _question_of(pairs)
+    for name, value in asked.items():
+        if value != compared[name]:
             raise InputError(
-                f"explain_wrong_answers: expected answers and pairs of one {name}, found {asked!r} "
-                f"and {compared!r}: measure both with the same"
+                f"explain_wrong_answers: expected answers and pairs of one {name}, found {value!r} "
+                f"and {compared[name]!r}: measure both with the same"
             )
+    if answers.provenance.parameters["elicitation"] == "few-shot":
+        raise InputError(
+            "explain_wrong_answers: expected answers without worked examples, which a pair has "
+            "not, found few-shot ones: evaluate with elicitation='zero-shot' or 'chat'"
+        )
     if (place := pairs.provenance.parameters["read_at"]["position"]) != ANSWER:
         raise InputError(
             f"explain_wrong_answers: expected distances at the token before the answer, found them "
             f"at {place!r}: leave `position` of collapse out"
         )
-    if answers.provenance.model["weight_hash"] != pairs.provenance.model["weight_hash"]:
-        raise InputError(
-            "explain_wrong_answers: expected answers and pairs of one model, found two: measure "
-            "both with the same"
-        )
-    counts = answers.summary.set_index("length")
     rounded: Frame = pairs.summary.dropna(subset=["hidden"])
-    if rounded.empty:
+    if len(dtypes := rounded["dtype"].unique()) != 1:
         raise InputError(
-            "explain_wrong_answers: expected pairs in a dtype that rounds, found float64 alone: "
-            "give collapse dtypes=['bfloat16']"
+            "explain_wrong_answers: expected pairs in one dtype that rounds, found "
+            f"{', '.join(dtypes) or 'float64'}: give collapse the dtype of the answers, such as "
+            "dtypes=['bfloat16']"
         )
-    at_y = rounded["layer"] == rounded["layer"].max()
-    rounded = rounded[at_y & (rounded["dtype"] == rounded["dtype"].iloc[0])]
+    counts, rounded = answers.summary.set_index("length"), behind_all_blocks(rounded)
     hidden = rounded["hidden"].astype(bool).groupby(rounded["length"]).all()
     return explain_errors(counts["right"].to_dict(), counts["wrong"].to_dict(), hidden.to_dict())
+
+
+def _question_of(result: Evaluation | Collapse) -> dict[str, object]:
+    """What two results of the same questions have in common."""
+    how, provenance = result.provenance.parameters, result.provenance
+    question = {name: how.get(name) for name in ("task", "mitigation", "seeds", "bos", "system")}
+    chat = how.get("read_at", how).get("chat")
+    thinks = how.get("thinking") in (True, "on")
+    edits = provenance.edits
+    model = provenance.model["weight_hash"]
+    return question | {"chat": chat, "thinking": thinks, "edits": edits, "model": model}
 
 
 def explain_errors(

@@ -183,8 +183,9 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
         words = f"On {task} in {dtype} the pair is {verdict.words}."
     elif nearest is not None:
         result, tail = nearest
-        tried = max(len(verdict.lengths) for *_, verdict in cases)
-        dtypes = " or ".join(dict.fromkeys(dtype for _, dtype, _ in cases))
+        finite = [case for case in cases if case[2].kind != OVERFLOWS]
+        tried = max(len(verdict.lengths) for *_, verdict in finite)
+        dtypes = " or ".join(dict.fromkeys(dtype for _, dtype, _ in finite))
         words = (
             f"n and n + 1 items are told apart in {dtypes}: hidden over no range of the {tried} "
             f"lengths tried, up to n = {longest(results)}. {tail['dtype']} on {task_of(result)} "
@@ -198,13 +199,13 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
 
 def _trend(result: Collapse) -> tuple[Column, float, str]:
     """The float64 L2 distance of y by length, mean over seeds, at the trained lengths alone where
-    they are enough for a trend; the last quarter's median over the first quarter's, and whether it
+    there are some; the last quarter's median over the first quarter's, and whether it
     falls: empty of few lengths, of which no trend is claimed. Lengths that lie closer than others
     (1, 2, 3, ..., 16, 32, 48) would fill a quarter: of these some are left out.
     """
     curve: Column = result.reference_curve(main_pair(result))["distance"]
     trained = longest_trained(result)
-    if trained is not None and len(inside := curve[curve.index <= trained]) >= FEW:
+    if trained is not None and len(inside := curve[curve.index <= trained]):
         curve = inside
     even = curve[_evenly_spread(curve.index.tolist())]
     if len(even) < FEW:

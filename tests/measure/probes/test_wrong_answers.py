@@ -113,7 +113,9 @@ def test_answers_and_pairs_are_joined_by_length(embedded) -> None:
         ({"task": "copy-last"}, "of one task, found 'count-ones' and 'copy-last'"),
         ({"mitigation": "hint"}, "of one mitigation, found 'none' and 'hint'"),
         ({"position": "prompt-end"}, "at the token before the answer, found them at 'prompt-end'"),
-        ({"dtypes": ["float64"]}, "in a dtype that rounds, found float64 alone"),
+        ({"dtypes": ["float64"]}, "in one dtype that rounds, found float64"),
+        ({"dtypes": ["float32", "bfloat16"]}, "in one dtype that rounds, found float32, bfloat16"),
+        ({"bos": False}, "of one bos, found None and False"),
     ],
 )
 def test_answers_and_pairs_of_other_questions_are_refused(
@@ -130,5 +132,19 @@ def test_answers_and_pairs_of_two_models_are_refused(embedded) -> None:
     answers = ost.evaluate(embedded, "count-ones", lengths=[2, 3])
     other = ost.models.untrained_model(embedded)
     pairs = ost.collapse(other, "count-ones", lengths=[2, 3], dtypes=["bfloat16"])
-    with pytest.raises(InputError, match="of one model, found two"):
+    with pytest.raises(InputError, match="of one model, found"):
         explain_wrong_answers(answers, pairs)
+
+
+def test_answers_after_examples_of_other_seeds_or_under_an_edit_are_refused(embedded) -> None:
+    questions: dict[str, Any] = {"task": "count-ones-bernoulli", "lengths": [4, 5]}
+    pairs = ost.collapse(embedded, **questions, seeds=[0], dtypes=["bfloat16"])
+    with pytest.raises(InputError, match=r"of one seeds, found \[1\] and \[0\]"):
+        explain_wrong_answers(ost.evaluate(embedded, **questions, seeds=[1]), pairs)
+    shown = ost.evaluate(embedded, **questions, elicitation="few-shot", max_new_tokens=2)
+    with pytest.raises(InputError, match="without worked examples"):
+        explain_wrong_answers(shown, pairs)
+    with ost.hooks.ablate_heads(embedded, [(0, 0)]):
+        edited = ost.evaluate(embedded, **questions)
+    with pytest.raises(InputError, match="of one edits, found"):
+        explain_wrong_answers(edited, pairs)
