@@ -60,10 +60,12 @@ def _largest_and_smallest(profile: Frame, norm_words: str) -> str:
     """Of the text's tokens; with the share that those of a chat template have."""
     rows, total = of_text(profile), float(profile["norm"].sum())
     top, low = rows.loc[rows["norm"].idxmax()], rows.loc[rows["norm"].idxmin()]
+    spread = f"these two norms are a factor of {number(ratio(top['norm'], low['norm']))} apart"
+    if zeros := int(rows["norm"].eq(0).sum()):
+        spread = f"the norms of {zeros} of {len(rows)} tokens are exactly 0"
     words = (
         f"most to {named_token(top)}, {norm_words} {number(top['norm'])}, and least to "
-        f"{named_token(low)}, {number(low['norm'])}; these two norms are a factor of "
-        f"{number(ratio(top['norm'], low['norm']))} apart."
+        f"{named_token(low)}, {number(low['norm'])}; {spread}."
     )
     if len(rows) == len(profile):
         return words
