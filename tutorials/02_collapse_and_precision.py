@@ -66,7 +66,9 @@ formats = [
     "float8_e4m3fn-kv",
     "int4-kv",
 ]
-coarse = ost.collapse(model, "text", lengths=range(1, 257), dtypes=formats)
+sentence = "The farmer walked to the old mill by the river, and the wind turned the wheel"
+text = ost.tasks.RepeatTask("text", sentence, None, "ids")  # its last token again and again
+coarse = ost.collapse(model, text, lengths=range(1, 257), dtypes=formats)
 coarse.plot()
 
 # %%
