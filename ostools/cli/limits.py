@@ -96,20 +96,12 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
     memory refuses. A dry run may be of a GPU that another machine has: it is compared with
     `--max-memory` alone.
     """
-    is_elsewhere = (
-        GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
-    )
-    resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
-    free = free_memory()
-    if is_elsewhere:
-        free = Free(2**62, "on a GPU that is not here")
-    elif resolved.type == "cuda":
-        free = Free(available_memory(resolved), f"on {resolved}")
+    device_type, free = _device_and_free(device)
     load_dtype = None if dtype == AUTO else arithmetic_named(dtype)[0]
     source = locate(model, None, load_dtype)
     loads = load_dtype or source.stored_dtype
     try:
-        unloaded = Unloaded(source, loads, resolved.type, GLOBALS.max_memory)
+        unloaded = Unloaded(source, loads, device_type, GLOBALS.max_memory)
         _ = unloaded.shape, unloaded.held_bytes
     except (ValueError, OSError, KeyError):
         return None
@@ -133,6 +125,16 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
             f"the work begins, found {free}: {ways}"
         )
     return forecast
+
+
+def _device_and_free(device: str) -> tuple[str, Free]:
+    """The type of the device that a model is loaded onto, and the memory that is free there."""
+    if GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        return "cuda", Free(2**62, "on a GPU that is not here")
+    resolved = resolve_device(device)
+    if resolved.type == "cuda":
+        return "cuda", Free(available_memory(resolved), f"on {resolved}")
+    return resolved.type, free_memory()
 
 
 def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:

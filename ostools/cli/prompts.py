@@ -30,6 +30,15 @@ def read_prompts(command: Command, values: Mapping[str, Any]) -> Sequence[Value]
 
     Raises `InputError` for none or several of the options.
     """
+    way = _way_given(command, values)
+    if way == "task":
+        return [_question(values)]
+    texts = _listed(values[way]) if way else []
+    return [parse_ids(text) if way == "ids" else text for text in texts]
+
+
+def _way_given(command: Command, values: Mapping[str, Any]) -> str | None:
+    """The option that gives the prompts; None where none is given and none is needed."""
     parameters, is_question = command.of_kind("prompt"), takes_question(command)
     ways = ["prompt", "ids", *["task"] * is_question]
     used = [name for name in ways if values.get(name)] * bool(parameters)
@@ -40,10 +49,7 @@ def read_prompts(command: Command, values: Mapping[str, Any]) -> Sequence[Value]
         raise InputError(
             "expected --task NAME and --length N, a question of so many items, found one"
         )
-    if used == ["task"]:
-        return [_question(values)]
-    texts = [text for name in used for text in _listed(values[name])]
-    return [parse_ids(text) if used == ["ids"] else text for text in texts]
+    return next(iter(used), None)
 
 
 def _question(values: Mapping[str, Any]) -> Question:

@@ -149,20 +149,28 @@ def _items(hint: object, value: object) -> object:
     if isinstance(value, str):
         value = [value] if is_text else None  # a text is one word
     # A mapping is no list, and neither is an array without an axis.
-    if not isinstance(value, Iterable) or isinstance(value, Mapping):
+    is_listed = isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
+    if not is_listed or isinstance(value, Mapping):
         return _REFUSED
-    if getattr(value, "ndim", 1) == 0:
-        return _REFUSED
-    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
-    is_row = bool(fields) and fields[-1] is not Ellipsis
-    if not (is_text or is_row):
+    if not (is_text or _tuple_length(item)):
         return value
     items = list(typing.cast(Iterable[object], value))
-    for element in items:
-        is_sized = isinstance(element, Sized) and len(element) == len(fields)
-        if not is_sized if is_row else _read(item, element) is _REFUSED:
-            return _REFUSED
-    return items
+    return items if all(_is_item(item, element) for element in items) else _REFUSED
+
+
+def _tuple_length(hint: object) -> int:
+    """The length of the tuples that an annotation allows; 0 for any length, and for anything
+    else.
+    """
+    fields = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
+    return 0 if Ellipsis in fields[-1:] else len(fields)
+
+
+def _is_item(hint: object, value: object) -> bool:
+    """Whether a value is one of the words, or has the length of the tuple."""
+    if length := _tuple_length(hint):
+        return isinstance(value, Sized) and len(value) == length
+    return _read(hint, value) is not _REFUSED
 
 
 def _is_one(hint: object, kind: object, value: object) -> bool:
@@ -273,16 +281,22 @@ def _expected(hint: object, value: object) -> str:
     items = value if words and isinstance(value, list | tuple) else [value]
     wrong = next((item for item in items if item not in words), value)
     suggestion = did_you_mean(wrong, [*map(str, words)]) if isinstance(wrong, str) else ""
-    kinds = [", ".join(map(repr, words))] if words else []
-    for part in parts_of(hint):
-        kind = typing.get_origin(part) or part
-        if kind is Annotated:
-            kind = typing.get_args(part)[0]
-        if is_list(part) and not words:
-            kinds.append("a list")
-        elif kind is Callable:
-            kinds.append("a function")
-        elif _is_class(kind) and not is_list(part):
-            kinds.append(_CLASSES.get(kind, (kind, f"a {kind.__name__}"))[1])
-    expected = " or ".join(dict.fromkeys(kinds))
+    kinds = [", ".join(map(repr, words)), *map(_kind_word, parts_of(hint))]
+    if words:
+        kinds = [kind for kind in kinds if kind != "a list"]
+    expected = " or ".join(dict.fromkeys(filter(None, kinds)))
     return f"expected {expected}, found {short_repr(wrong)}: {suggestion}".rstrip(": ")
+
+
+def _kind_word(hint: object) -> str:
+    """What an annotation that is no union expects, in words; empty for words and for what nobody
+    can tell.
+    """
+    kind = typing.get_origin(hint) or hint
+    if kind is Annotated:
+        kind = typing.get_args(hint)[0]
+    if is_list(hint):
+        return "a list"
+    if kind is Callable:
+        return "a function"
+    return _CLASSES.get(kind, (kind, f"a {kind.__name__}"))[1] if _is_class(kind) else ""

@@ -109,33 +109,48 @@ def render(
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     if system is not None and not (isinstance(system, str) and system.strip()):
         raise InputError(f"system: expected text, or None for no system prompt, found {system!r}")
-    on, off = (_written(tokenizer, _MESSAGE, None, {_SWITCH: value}) for value in (True, False))
-    if thinking and on == off:
-        raise InputError(
-            f"thinking: expected a chat template with a switch ({_SWITCH}), found none: leave "
-            "thinking out; a model that always thinks does so all the same"
-        )
+    thinking_state = _thinking_state(tokenizer, thinking)
     options = {_SWITCH: thinking}
-    mark = None if system is None else _SYSTEM
-    marked = _written(tokenizer, _MESSAGE, mark, options)
-    for what, sign in (("the user's message", _MESSAGE), ("a system prompt", mark)):
-        if sign is not None and marked.count(sign) != 1:
-            raise InputError(
-                f"expected a chat template that writes {what} once, found it "
-                f"{marked.count(sign)} times: leave {'chat' if mark != sign else 'system'} out"
-            )
-    whole_text = _written(tokenizer, text, system, options)
+    marked = _marked(tokenizer, None if system is None else _SYSTEM, options)
+    whole_text = _turn(tokenizer, text, system, options)
     spans = _spans(marked, whole_text, {_MESSAGE: text, _SYSTEM: system or ""})
     (message,) = (span for span, origin in spans if origin == TEXT)
     harmless = marked.replace(_MESSAGE, HARMLESS).replace(_SYSTEM, HARMLESS)
     template = str(tokenizer.get_chat_template())
-    chat = Chat(
-        system,
-        NO_SWITCH if on == off else ON if thinking else OFF,
-        any(word in template for word in _DATES),
-        message,
-    )
+    chat = Chat(system, thinking_state, any(word in template for word in _DATES), message)
     return Rendered(whole_text, harmless, spans, chat)
+
+
+def _thinking_state(tokenizer: PreTrainedTokenizerBase, thinking: bool) -> str:
+    """What a provenance says about thinking; `InputError` for `thinking` without a switch."""
+    on, off = (_turn(tokenizer, _MESSAGE, None, {_SWITCH: value}) for value in (True, False))
+    if on != off:
+        return ON if thinking else OFF
+    if thinking:
+        raise InputError(
+            f"thinking: expected a chat template with a switch ({_SWITCH}), found none: leave "
+            "thinking out; a model that always thinks does so all the same"
+        )
+    return NO_SWITCH
+
+
+def _marked(
+    tokenizer: PreTrainedTokenizerBase, system_mark: str | None, options: dict[str, Any]
+) -> str:
+    """What the template writes of marks in place of the message and the system prompt, each found
+    in it once, else `InputError`.
+    """
+    marked = _turn(tokenizer, _MESSAGE, system_mark, options)
+    for what, mark, option in (
+        ("the user's message", _MESSAGE, "chat"),
+        ("a system prompt", system_mark, "system"),
+    ):
+        if mark is not None and marked.count(mark) != 1:
+            raise InputError(
+                f"expected a chat template that writes {what} once, found it "
+                f"{marked.count(mark)} times: leave {option} out"
+            )
+    return marked
 
 
 def chat_ids(
@@ -161,7 +176,7 @@ def chat_ids(
     return rendered, ids
 
 
-def _written(
+def _turn(
     tokenizer: PreTrainedTokenizerBase, text: str, system: str | None, options: dict[str, Any]
 ) -> str:
     """What the template writes of a message; `InputError` for a template that fails."""

@@ -205,11 +205,8 @@ def ablation(
     }
     ids = tuple(ablated[0].prompt.tolist()) if len(ablated) == 1 else None
     provenance = Provenance.collect(model, ids, measurement="ablation", **settings)
-    rows: list[dict[str, object]] = []
     with torch.inference_mode(False), true_arithmetic(work):
-        for question, part in with_progress(ablated, progress, units=None):
-            question_parts = parts or all_targets(work, what, question.prompt, top)
-            rows += _rows(work, question, question_parts, part)
+        rows = _all_rows(work, ablated, parts, what, top, progress)
     frame: Frame = pd.DataFrame(rows).assign(what=what)[list(_COLUMNS)]
     return Ablation(
         frame.astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")), provenance
@@ -246,6 +243,21 @@ def _measure_names(
             f"{', '.join(names)}"
         )
     return names
+
+
+def _all_rows(
+    model: TransformerBridge,
+    prompts: Sequence[AblatedPrompt],
+    targets: Sequence[Target] | None,
+    what: What,
+    top: int,
+    progress: Progress | None,
+) -> list[dict[str, object]]:
+    """Rows of every prompt, of the targets or of all that the prompt has."""
+    rows = []
+    for prompt, part in with_progress(prompts, progress, units=None):
+        rows += _rows(model, prompt, targets or all_targets(model, what, prompt.prompt, top), part)
+    return rows
 
 
 def _rows(

@@ -113,16 +113,11 @@ def head_scores(
     texts = [raw.prompt if isinstance(raw, TaskPrompt) else raw for raw in raw_prompts]
     mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
     provenance = Provenance.collect(model)
-    tables = []
     with mitigated.acting(model):
-        for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True)):
-            carriers = _carriers(model, raw, prompt)
-            origin = None if prompt.origins is None else prompt.origins[0]
-            about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": origin}
-            for layer, scores in enumerate(pattern_scores(model, prompt, carriers)):
-                columns = {name: values.tolist() for name, values in scores.items()}
-                columns["head"] = list(range(int(model.cfg.n_heads)))
-                tables.append(pd.DataFrame(about | {"layer": layer} | columns))
+        tables = [
+            _scores_of(model, raw, prompt).assign(prompt=index)
+            for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True))
+        ]
     frame: Frame = pd.concat(tables, ignore_index=True).astype({"first_origin": "str"})
     parameters = {
         "prompts": [getattr(raw, "text", raw) for raw in raw_prompts],
@@ -134,6 +129,22 @@ def head_scores(
     about_prompts = replace(provenance, token_ids=ids, parameters=parameters)
     names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
     return HeadScores(frame[names], about_prompts)
+
+
+def _scores_of(
+    model: TransformerBridge, raw_prompt: str | Prompt | TaskPrompt, prompt: Prompt
+) -> Frame:
+    """The scores of one prompt, one row per layer and head."""
+    origin = None if prompt.origins is None else prompt.origins[0]
+    about = {"tokens": len(prompt.ids), "first_origin": origin}
+    heads = {"head": list(range(int(model.cfg.n_heads)))}
+    tables = []
+    for layer, scores in enumerate(
+        pattern_scores(model, prompt, _carriers(model, raw_prompt, prompt))
+    ):
+        columns = {name: values.tolist() for name, values in scores.items()}
+        tables.append(pd.DataFrame(about | {"layer": layer} | heads | columns))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _in_common(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -139,25 +139,38 @@ def pair_columns(
     per, norm). `exact`: the float64 runs by the key of their weights. Every vector is read once,
     whatever it is compared with.
     """
-    readers = {id(tokens): tokens for tokens in (*exact.values(), *runs)}
+    readers = [*exact.values(), *runs]
     tables: list[dict[Place, list[Columns]]] = [defaultdict(list) for _ in runs]
     for site, layer in runs[0].sites:
-        streams = (tokens.read(site, layer, first, second) for tokens in readers.values())
         norms = ["l2"] if site == LOGITS else distances.NORMS
-        cuts = {VECTOR: 1}
-        if site != LOGITS and runs[0].heads:
-            cuts[HEAD_CHUNK] = runs[0].heads
-        for vectors in zip(*streams, strict=True):
-            for per, pieces in cuts.items():
-                pairs = (PairVectors.cut(v, v_star, pieces) for v, v_star in vectors)
-                by_reader = dict(zip(readers, pairs, strict=True))
-                original = by_reader[id(exact[AS_GIVEN])]
-                for run, table in zip(runs, tables, strict=True):
-                    pair, stored = by_reader[id(run)], by_reader[id(exact[run.weights])]
-                    flags = _of_logits(pair) if site == LOGITS else {}
-                    for norm, columns in norm_columns(run.precision, pair, stored, original, norms):
-                        table[site, layer, per, norm].append(columns | flags)
+        for per, by_reader in _read_pairs(readers, site, layer, first, second):
+            original = by_reader[id(exact[AS_GIVEN])]
+            for run, table in zip(runs, tables, strict=True):
+                pair, stored = by_reader[id(run)], by_reader[id(exact[run.weights])]
+                flags = _of_logits(pair) if site == LOGITS else {}
+                for norm, columns in norm_columns(run.precision, pair, stored, original, norms):
+                    table[site, layer, per, norm].append(columns | flags)
     return [{place: _joined(parts) for place, parts in table.items()} for table in tables]
+
+
+def _read_pairs(
+    readers: Sequence[LastTokens],
+    site: str,
+    layer: int,
+    first: Int[Tensor, " pair"],
+    second: Int[Tensor, " pair"],
+) -> Iterator[tuple[str, dict[int, PairVectors]]]:
+    """v and v* chunk by chunk, whole and in the heads' pieces: `per`, and the vectors by the id of
+    the run that they are read from. A run given twice is read once.
+    """
+    runs = {id(tokens): tokens for tokens in readers}
+    heads = readers[0].heads
+    cuts = {VECTOR: 1} | ({HEAD_CHUNK: heads} if heads and site != LOGITS else {})
+    streams = (tokens.read(site, layer, first, second) for tokens in runs.values())
+    for vectors in zip(*streams, strict=True):
+        for per, pieces in cuts.items():
+            pairs = (PairVectors.cut(v, v_star, pieces) for v, v_star in vectors)
+            yield per, dict(zip(runs, pairs, strict=True))
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:

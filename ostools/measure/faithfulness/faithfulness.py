@@ -169,10 +169,9 @@ def faithfulness(
             "no order of one"
         )
     with mitigations.running(model, acting):
+        is_given = logit is not None
         target = (
-            logit_ids(model, logit)
-            if logit is not None
-            else (predicted_token(model, torch.tensor(ids)),)
+            logit_ids(model, logit) if is_given else (predicted_token(model, torch.tensor(ids)),)
         )
     work, kinds = full_precision(model, "faithfulness"), Kinds.of(model)
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
@@ -185,17 +184,25 @@ def faithfulness(
                 for place, token in enumerate(ids[:-1])
             ]
             tables.append(_single_effects(work, whole_prompt, ids, way, replacements, part))
-    texts = [token_text(model.tokenizer, token) for token in target]
-    answer = {"logit": target[0] if len(target) == 1 else target, "token": MINUS.join(texts)}
-    answer |= {"log_prob": float(whole_prompt.log_prob(whole_prompt.log_probs)), "ways": way_names}
-    parameters = {**provenance.parameters, **answer, "profiles": list(profile_by_name)}
-    parameters |= {"draws": draws, "seed": seed}
+    parameters = {**provenance.parameters, **_answer_entry(model, whole_prompt, target)}
+    parameters |= {"ways": way_names, "profiles": list(profile_by_name), "draws": draws}
     tokens: Frame = frame_of(sources[0])[named_by(frame_of(sources[0]))]
     tokens = tokens.drop_duplicates("position").dropna(subset="position")
     frame: Frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")
     frame = frame[[*tokens.columns, "way", "draws", *EFFECTS]]
-    where = replace(provenance, parameters=parameters)
+    where = replace(provenance, parameters=parameters | {"seed": seed})
     return Faithfulness(frame, where, _correlations(frame, profile_by_name))
+
+
+def _answer_entry(
+    model: TransformerBridge, whole_prompt: WholePrompt, target: tuple[int, ...]
+) -> dict[str, object]:
+    """What the provenance says of the answer."""
+    return {
+        "logit": target[0] if len(target) == 1 else target,
+        "token": MINUS.join(token_text(model.tokenizer, token) for token in target),
+        "log_prob": float(whole_prompt.log_prob(whole_prompt.log_probs)),
+    }
 
 
 def _single_effects(
@@ -244,14 +251,14 @@ def _profiles(results: Sequence[ProfileSource]) -> dict[str, TokenProfile]:
             )
         whose = "another that was given"
         require_same_run("faithfulness", results[0].provenance, result.provenance, whose)
-    named = [pair for result in results for pair in _named_profiles(result).items()]
-    names = [name for name, _ in named]
+    profiles = [pair for result in results for pair in _named_profiles(result).items()]
+    names = [name for name, _ in profiles]
     if len(set(names)) < len(names):
         raise InputError(
             "faithfulness: expected each profile once, found two of "
             f"{max(names, key=names.count)!r}: leave one out"
         )
-    return dict(named)
+    return dict(profiles)
 
 
 def _named_profiles(result: ProfileSource) -> dict[str, TokenProfile]:

@@ -103,9 +103,9 @@ def ask_endpoint(
                 f"{file}: expected answers with {name} {value!r}, found {getattr(row, name)!r}: "
                 "name another file"
             )
-    answered = {row.id for row in rows}
+    unanswered = question_by_id.keys() - {row.id for row in rows}
     with closing(client):
-        for question in (one for name, one in question_by_id.items() if name not in answered):
+        for question in (question_by_id[name] for name in question_by_id if name in unanswered):
             try:
                 rows.append(_answer(client, question, how, key, timeout))
             except InputError as error:
@@ -135,12 +135,7 @@ def _client_of(endpoint: str, timeout: float, retries: int) -> tuple[openai.Open
             "--endpoint: expected the package openai, found none: pip install "
             "'oversquashing-tools[hosted]'"
         ) from None
-    key = os.environ.get(KEY) or None
-    # The HTTP library would show such a key in its error.
-    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise InputError(
-            f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters"
-        )
+    key = _key()
     if (url := _URL.fullmatch(endpoint)) is None:  # not shown: a secret may stand in it
         raise InputError(
             "--endpoint: expected a URL such as http://localhost:8000/v1, without a password, "
@@ -172,6 +167,17 @@ def _client_of(endpoint: str, timeout: float, retries: int) -> tuple[openai.Open
     return openai.OpenAI(api_key=key or "none", base_url=endpoint, **options), key
 
 
+def _key() -> str | None:
+    """The key in the environment; `InputError` for one that no header can hold."""
+    key = os.environ.get(KEY) or None
+    # The HTTP library would show such a key in its error.
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise InputError(
+            f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters"
+        )
+    return key
+
+
 def _answer(
     client: openai.OpenAI,
     question: Question,
@@ -189,31 +195,9 @@ def _answer(
     request: Any = {"model": how["model"], "temperature": 0, "messages": messages}
     if how["max_tokens"] is not None:
         request["max_tokens"] = how["max_tokens"]
-    response: Future[ChatCompletion] = Future()
-
-    def fetch() -> None:
-        try:
-            response.set_result(client.chat.completions.create(**request))
-        except Exception as error:  # raised where it is waited for
-            response.set_exception(error)
-
-    # A daemon, as the HTTP library's timeout counts anew from each byte: nothing waits for a server
-    # that still drips.
-    threading.Thread(target=fetch, name="ostools-endpoint", daemon=True).start()
     try:
-        completion = response.result(timeout).model_dump(warnings=False)
-        choice = completion["choices"][0]
-        reason, message = choice.get("finish_reason") or "stop", choice["message"]
-        # A model that ends without a word has no content; what a filter withheld is no answer.
-        content = None if reason == "content_filter" else message.get("content") or ""
-        row = {**how} | {
-            "id": question.id,
-            "seconds": time.perf_counter() - start,
-            "text": content,
-            "finish_reason": reason,
-            "prompt_tokens": (completion.get("usage") or {}).get("prompt_tokens"),
-            "served": completion.get("model"),
-        }
+        fields = _fields_of(_completion(client, request, timeout).model_dump(warnings=False))
+        row = {**how, "id": question.id, "seconds": time.perf_counter() - start} | fields
     except TimeoutError:
         raise InputError(f"{where}: no whole answer in {timeout:g} seconds") from None
     except Exception as error:  # of openai, of the HTTP library below it, or of a body that is odd
@@ -236,3 +220,32 @@ def _answer(
         raise InputError(
             f"{where}: the answer to {question.id!r} was not stored: {in_one_line(error)}"
         ) from None
+
+
+def _completion(client: openai.OpenAI, request: Any, timeout: float) -> ChatCompletion:
+    """What the server answers; `TimeoutError` where its last byte does not come in time."""
+    response: Future[ChatCompletion] = Future()
+
+    def fetch() -> None:
+        try:
+            response.set_result(client.chat.completions.create(**request))
+        except Exception as error:  # raised where it is waited for
+            response.set_exception(error)
+
+    # A daemon, as the HTTP library's timeout counts anew from each byte: nothing waits for a server
+    # that still drips.
+    threading.Thread(target=fetch, name="ostools-endpoint", daemon=True).start()
+    return response.result(timeout)
+
+
+def _fields_of(completion: Mapping[str, Any]) -> dict[str, object]:
+    """The fields of a row that a chat completion gives."""
+    choice = completion["choices"][0]
+    reason, message = choice.get("finish_reason") or "stop", choice["message"]
+    # A model that ends without a word has no content; what a filter withheld is no answer.
+    return {
+        "text": None if reason == "content_filter" else message.get("content") or "",
+        "finish_reason": reason,
+        "prompt_tokens": (completion.get("usage") or {}).get("prompt_tokens"),
+        "served": completion.get("model"),
+    }

@@ -293,20 +293,15 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
         NOT_READ: float((~correct & right).mean()),
         UNDECODABLE: float((~correct & ~right).mean()),
     }
-    decoded, most = float(right.mean()) if is_tested else np.nan, max(shares.values())
-    reason = ""
+    most, decoded = max(shares.values()), float(right.mean()) if is_tested else np.nan
     if shares[READ] == most:
-        verdict = READ
+        verdict, reason = READ, ""
     elif is_tested and best["finding"] == DECODABLE and shares[NOT_READ] == most:
         verdict, reason = (UNDECIDED, as_good) if as_good else (NOT_READ, "")
-    elif hidden and decoded > 0.5:
-        share = f"{decoded:.0%} of the prompts"
-        verdict = UNDECIDED
-        reason = f"the pair is below the noise, but the probe is right on {share}"
     elif hidden:
-        verdict = SAME_VECTOR
+        verdict, reason = _hidden_verdict(decoded)
     else:
-        verdict = UNDECODABLE if is_tested else UNTESTED
+        verdict, reason = UNDECODABLE if is_tested else UNTESTED, ""
     if not is_tested:
         shares |= {NOT_READ: np.nan, UNDECODABLE: np.nan}
     return {
@@ -318,6 +313,14 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
         "verdict": verdict,
         "reason": reason,
     }
+
+
+def _hidden_verdict(decoded: float) -> tuple[str, str]:
+    """Verdict on a pair below the noise, and why it is none. `decoded`: NaN where not tested."""
+    if decoded > 0.5:
+        share = f"{decoded:.0%} of the prompts"
+        return UNDECIDED, f"the pair is below the noise, but the probe is right on {share}"
+    return SAME_VECTOR, ""
 
 
 def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:

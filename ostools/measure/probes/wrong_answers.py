@@ -63,12 +63,12 @@ def explain_wrong_answers(answers: Evaluation, pairs: Collapse) -> ErrorVerdict:
     were encoded in two ways, for worked examples (which a pair has not), for distances that were
     not measured where the answer is predicted, and without one dtype that rounds.
     """
-    asked, compared = _question_of(answers), _question_of(pairs)
-    for name, value in asked.items():
-        if value != compared[name]:
+    of_answers, of_pairs = _question_of(answers), _question_of(pairs)
+    for name, value in of_answers.items():
+        if value != of_pairs[name]:
             raise InputError(
                 f"explain_wrong_answers: expected answers and pairs of one {name}, found {value!r} "
-                f"and {compared[name]!r}: measure both with the same"
+                f"and {of_pairs[name]!r}: measure both with the same"
             )
     if answers.provenance.parameters["elicitation"] == "few-shot":
         raise InputError(
@@ -137,17 +137,21 @@ def explain_errors(
         return ErrorVerdict(NONE_WRONG, 0, 0)
     among = sum(hidden[n] or hidden.get(n - 1, False) for n in with_errors)
     told_apart = len(with_errors) - among
-    with_right = [hidden[n] for n in lengths if right.get(n, 0)] or [False]
     low, high = wilson(told_apart, len(with_errors))
-    verdict, reason = UNTOLD, ""
     if low > 0.5:
-        verdict = WRONG_APART
-    elif high >= 0.5:
-        reason = "errors fall on both kinds of pairs, or on few lengths"
-    elif probe_reads:
-        reason = "the pairs are below the noise, and a probe still reads the count there"
-    elif sum(with_right) / len(with_right) >= among / len(with_errors):
-        reason = "right answers fall on hidden pairs as often"
-    else:
-        verdict = HIDDEN
-    return ErrorVerdict(verdict, told_apart, among, reason)
+        return ErrorVerdict(WRONG_APART, told_apart, among)
+    with_right = [hidden[n] for n in lengths if right.get(n, 0)] or [False]
+    as_often = sum(with_right) / len(with_right) >= among / len(with_errors)
+    reason = _why_untold(high, probe_reads, as_often)
+    return ErrorVerdict(UNTOLD if reason else HIDDEN, told_apart, among, reason)
+
+
+def _why_untold(most_told_apart: float, probe_reads: bool | None, as_often: bool) -> str:
+    """Why errors where pairs are hidden are no evidence; empty where they are. `as_often`: whether
+    right answers fall on hidden pairs as often as wrong ones.
+    """
+    if most_told_apart >= 0.5:
+        return "errors fall on both kinds of pairs, or on few lengths"
+    if probe_reads:
+        return "the pairs are below the noise, and a probe still reads the count there"
+    return "right answers fall on hidden pairs as often" if as_often else ""

@@ -227,26 +227,37 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
 
 def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     """Verdict on one effect by its interval and its sign-flip test, and why."""
-    if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
-        where = " within training" if row[ACTIVE] else ""
-        return UNCHANGED, f"it changed neither a prompt nor a logit{where}"
     if not row["pairs"]:
-        return UNDECIDED, row["reason"] or "nothing was measured"
+        return _verdict_without_pairs(row)
     effect, fewest = in_words(row, "verdict_low", "verdict_high"), fewest_at(verdict_level)
     if limit := at_limit(row):  # read first; the interval is that of questions yet to be drawn
         effect = f"{limit}; {effect.replace(' [', ', of further questions [')}"
     if row["lengths"] < fewest:
         return UNDECIDED, f"{effect}, on {row['lengths']} lengths, and a verdict needs {fewest}"
-    low, high, margin = row["verdict_low"], row["verdict_high"], QUANTITIES[row["quantity"]].margin
-    up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
-    direction = up if low > 0 else down if high < 0 else ""
+    direction = _direction(row)
     if direction and row["p_value"] <= (1 - verdict_level) * (1 + 1e-9):
         return direction, effect
     if bound(row):
         return UNDECIDED, effect
     if direction:
         effect += "; the interval excludes zero, a sign-flip test did not confirm it"
-    return (NO_EFFECT if -margin <= low and high <= margin else UNDECIDED), effect
+    margin = QUANTITIES[row["quantity"]].margin
+    is_within = -margin <= row["verdict_low"] and row["verdict_high"] <= margin
+    return (NO_EFFECT if is_within else UNDECIDED), effect
+
+
+def _verdict_without_pairs(row: dict[str, Any]) -> tuple[str, str]:
+    """Verdict where no active pair counts, and why."""
+    if row[INACTIVE] and not row[REFUSED]:
+        where = " within training" if row[ACTIVE] else ""
+        return UNCHANGED, f"it changed neither a prompt nor a logit{where}"
+    return UNDECIDED, row["reason"] or "nothing was measured"
+
+
+def _direction(row: dict[str, Any]) -> str:
+    """Verdict on the side of 0 where the whole interval is; empty where it holds 0."""
+    up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
+    return up if row["verdict_low"] > 0 else down if row["verdict_high"] < 0 else ""
 
 
 def at_limit(row: Mapping[str, Any]) -> str:

@@ -61,23 +61,12 @@ def find_structure(
             f"expected a token embedding and an output layer in {name}, found {missing}"
         )
     order, entering, outputs = _calls(module, probe)
-    chains = [
-        [f"{path}.{index}" for index in range(len(part))]
-        for path, part in module.named_modules()
-        if isinstance(part, nn.ModuleList)
-    ]
-    chains = [chain for chain in chains if chain and [it for it in order if it in chain] == chain]
-    if not chains:
-        raise InputError(
-            "expected a list of blocks that run once each, one after the other, in "
-            f"{name}, found none: which residual stream is v^(l) is not known"
-        )
-    blocks = max(chains, key=len)
-    output, last = outputs[blocks[-1]], order.index(blocks[-1])
+    blocks = _block_paths(module, order, name)
+    output, behind = outputs[blocks[-1]], order.index(blocks[-1]) + 1
     leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
     norms = [
         path
-        for path, tensor in zip(order[last + 1 :], entering[last + 1 :], strict=True)
+        for path, tensor in zip(order[behind:], entering[behind:], strict=True)
         if tensor is leaving and "norm" in class_and_name(module.get_submodule(path), path)
     ]
     if not norms or order.count(norms[0]) != 1:
@@ -91,6 +80,22 @@ def find_structure(
         "ln_final": norms[0],
         "unembed": paths[id(head)],
     }
+
+
+def _block_paths(module: nn.Module, order: list[str], name: str) -> list[str]:
+    """Paths of the longest list of modules that run once each, in its order."""
+    chains = [
+        [f"{path}.{index}" for index in range(len(part))]
+        for path, part in module.named_modules()
+        if isinstance(part, nn.ModuleList)
+    ]
+    chains = [chain for chain in chains if chain and [it for it in order if it in chain] == chain]
+    if not chains:
+        raise InputError(
+            "expected a list of blocks that run once each, one after the other, in "
+            f"{name}, found none: which residual stream is v^(l) is not known"
+        )
+    return max(chains, key=len)
 
 
 def _calls(
