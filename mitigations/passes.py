@@ -73,11 +73,11 @@ class SlidingWindow(Mitigation):
         from ostools import hooks
 
         layer_indices = self._layer_indices(int(model.cfg.n_layers))
-        own = own_windows(model)
+        window_by_layer = own_windows(model)
         narrower = {
-            layer: own[layer]
+            layer: window_by_layer[layer]
             for layer in layer_indices
-            if layer in own and (own[layer] < self.window or self.sinks)
+            if layer in window_by_layer and (window_by_layer[layer] < self.window or self.sinks)
         }
         if narrower:
             raise MitigationError(

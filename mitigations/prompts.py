@@ -31,10 +31,7 @@ class Separator(Mitigation):
 
     def __post_init__(self) -> None:
         require_whole(self, "every", 1)
-        if not self.text or any(character.isalnum() for character in self.text):
-            raise MitigationError(
-                f"Separator: expected text without letters and digits, found {self.text!r}"
-            )
+        _require_no_item(self, is_empty=not self.text)
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         pieces: list[str] = []
@@ -69,10 +66,7 @@ class Partition(Mitigation):
 
     def __post_init__(self) -> None:
         require_whole(self, "size", 1)
-        if not self.text.strip() or any(character.isalnum() for character in self.text):
-            raise MitigationError(
-                f"Partition: expected text without letters and digits, found {self.text!r}"
-            )
+        _require_no_item(self, is_empty=not self.text.strip())
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         pieces: list[str] = []
@@ -160,3 +154,12 @@ class RepeatPrompt(Mitigation):
 
     def prompt(self, text: str) -> str:
         return self.between.join([text] * self.times)
+
+
+def _require_no_item(mitigation: Separator | Partition, is_empty: bool) -> None:
+    """Refuse text between items that could be read as one, or is empty."""
+    if is_empty or any(character.isalnum() for character in mitigation.text):
+        raise MitigationError(
+            f"{type(mitigation).__name__}: expected text without letters and digits, found "
+            f"{mitigation.text!r}"
+        )

@@ -13,7 +13,8 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
@@ -91,10 +92,8 @@ class Registry(Generic[Thing]):
         or gives none of this kind.
         """
         path, name, options = cast(FileSpec, file_spec(spec))
-        try:
+        with self._running(spec, "cannot be loaded: "):
             maker = loaded_from(path, name)
-        except Exception as error:  # the user's own program
-            raise self._failed(spec, error, "cannot be loaded: ") from error
         thing = self._construct(f"{path}:{name}", maker, options) if callable(maker) else maker
         if not isinstance(thing, self.base):
             raise self.error(
@@ -171,10 +170,8 @@ class Registry(Generic[Thing]):
                 f"{self.kind} {name!r} is offered by {' and by '.join(owners)}: uninstall one, or "
                 "rename its entry point"
             )
-        try:
+        with self._running(name, "cannot be imported: "):
             loaded = points[0].load()
-        except Exception as error:  # a plugin is somebody else's program
-            raise self._failed(name, error, "cannot be imported: ") from error
         if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
             raise self.error(
                 f"{self.kind} {name!r} of {self._owner(name)}: expected a subclass of "
@@ -185,12 +182,8 @@ class Registry(Generic[Thing]):
     def _construct(self, name: str, maker: Callable[..., Product], text: str) -> Product:
         """The thing with the options of a text; a field `name` gets the name."""
         options = self._given_options(name, self._options(name, maker), text)
-        try:
+        with self._running(name):
             return maker(**options)
-        except self.error:
-            raise
-        except Exception as error:  # a plugin's, no refusal of ours
-            raise self._failed(name, error) from error
 
     def _given_options(self, name: str, known_options: Options, text: str) -> dict[str, object]:
         """The options of a text, read by their types, and the name where it is a field."""
@@ -222,10 +215,8 @@ class Registry(Generic[Thing]):
         """
         if not any((dataclasses.is_dataclass(maker), inspect.isfunction(maker))):
             return {}
-        try:
+        with self._running(name, "cannot be used: "):  # annotations can name what is not there
             hints = typing.get_type_hints(maker)
-        except Exception as error:  # a plugin's annotations can name what is not there
-            raise self._failed(name, error, "cannot be used: ") from error
         takes = getattr(maker, "takes", lambda *_: True)
         return {
             key: parameter.replace(annotation=hints.get(key, str))
@@ -233,10 +224,18 @@ class Registry(Generic[Thing]):
             if takes(name, key)
         }
 
-    def _failed(self, name: str, error: Exception, how: str = "") -> ValueError:
-        """The refusal of what somebody else's program raised, in one line with its owner."""
-        owner = f"{self.kind} {name!r} of {self._owner(name)}"
-        return self.error(f"{owner}: {how}{type(error).__name__}: {error}")
+    @contextmanager
+    def _running(self, name: str, how: str = "") -> Iterator[None]:
+        """Refuse what somebody else's program raises, in one line with its owner; as it is, where
+        it is a refusal of ours and `how` says nothing more.
+        """
+        try:
+            yield
+        except Exception as error:
+            if not how and isinstance(error, self.error):
+                raise
+            owner = f"{self.kind} {name!r} of {self._owner(name)}"
+            raise self.error(f"{owner}: {how}{type(error).__name__}: {error}") from error
 
 
 @cache

@@ -78,12 +78,9 @@ def checked_list(what: str, values: Iterable[Item], example: str) -> list[Item]:
 def checked_path(path: object, what: str = "path") -> Path:
     """The path, if a file can have it. Raises `InputError`, which calls it `what`, for another
     type, and for a name of over 255 bytes, the most on every usual file system."""
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"{what}: expected a path, found {short_repr(path)}")
-    if any(len(os.fsencode(name)) > 255 for name in Path(path).parts):
-        raise InputError(
-            f"{what}: expected a path, found {short_repr(path)}, which no file can have"
-        )
+    is_path = isinstance(path, str | os.PathLike)
+    if not is_path or any(len(os.fsencode(name)) > 255 for name in Path(path).parts):
+        raise InputError(f"{what}: expected a path that a file can have, found {short_repr(path)}")
     return Path(path)
 
 

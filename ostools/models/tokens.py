@@ -304,7 +304,7 @@ def tokenizer_of(model: TransformerBridge) -> PreTrainedTokenizerBase:
 
 
 @default_torch_state()
-def _prompt(model: TransformerBridge, text: str | None, ids: list[int], **known: Any) -> Prompt:
+def _prompt(model: TransformerBridge, text: str | None, ids: list[int], **fields: Any) -> Prompt:
     """Check ids against the model, and find what to show for each."""
     context, d_vocab = int(model.cfg.n_ctx), int(model.W_E.shape[0])
     if not ids:
@@ -324,7 +324,7 @@ def _prompt(model: TransformerBridge, text: str | None, ids: list[int], **known:
         )
     text_by_id = token_texts(tokenizer, ids)
     tokens = tuple(text_by_id[index] for index in ids)
-    return Prompt(text, torch.tensor(ids), tokens, bos is not None and ids[0] == bos, **known)
+    return Prompt(text, torch.tensor(ids), tokens, bos is not None and ids[0] == bos, **fields)
 
 
 def _origins(

@@ -160,7 +160,7 @@ def _bridge(
         if seed is None:
             module = built(original.config, family, like.dtype)
         else:
-            module = _drawn(original.config, family, seed, like.dtype)
+            module = _drawn_model(original.config, family, seed, like.dtype)
         module.generation_config = copy.deepcopy(original.generation_config)
         module.eval().to(like.device)  # pyright: ignore[reportArgumentType]
         null = wrapped(module, family, name, is_eager(model))
@@ -168,7 +168,7 @@ def _bridge(
     return null
 
 
-def _drawn(
+def _drawn_model(
     config: PreTrainedConfig, family: Family, seed: int, dtype: torch.dtype
 ) -> PreTrainedModel:
     """The Hugging Face model with weights as transformers draws them, in float32, and rounded."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import pandas as pd
 
-from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.names import checked_path
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name, checked_path
 from ostools.ground.words import title_of
 from ostools.mitigations.named import NONE
 from ostools.results.files import (
@@ -319,14 +319,13 @@ def _built(name: str, values: Mapping[str, Any]) -> Result:
     the class's own.
     """
     classes = {kind.__name__: kind for kind in _below(Result)}
-    if name not in classes:
-        raise unknown_name("result", name, classes)
-    names = {field.name for field in fields(classes[name])}
+    kind = classes[checked_name("result", name, classes)]
+    names = {field.name for field in fields(kind)}
     # A field that the class had once, and that held nothing, is passed over.
     values = {key: value for key, value in values.items() if key in names or value is not None}
     where = {**values["provenance"], "edits": tuple(values["provenance"]["edits"])}
     where["token_ids"] = None if where["token_ids"] is None else tuple(where["token_ids"])
-    return classes[name](**{**values, "provenance": Provenance(**where)})
+    return kind(**{**values, "provenance": Provenance(**where)})
 
 
 def _below(kind: type[Result]) -> Iterator[type[Result]]:

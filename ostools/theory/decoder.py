@@ -30,7 +30,8 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
 from ostools.theory import positions as encodings
 
 Residual = Float[Tensor, "batch pos d_model"]
@@ -112,8 +113,7 @@ class Decoder:
     eps: float = _EPS
 
     def __post_init__(self) -> None:
-        if self.positions not in encodings.ENCODINGS:
-            raise unknown_name("positions", self.positions, encodings.ENCODINGS)
+        checked_name("positions", self.positions, encodings.ENCODINGS)
         if self.window is not None and self.window < 1:
             raise InputError(
                 f"window: expected at least 1 key (the token itself), found {self.window}"

@@ -24,7 +24,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
 
 Vectors = Float[Tensor, "*batch d"]
 Scalars = Float[Tensor, "*batch"]
@@ -42,8 +43,7 @@ DTYPES: dict[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for d
 
 def vector_norm(x: Vectors, norm: str) -> Scalars:
     """||x||_p along the last axis: p = 1, 2 or infinity for "l1", "l2", "linf"."""
-    if norm not in _ORDERS:
-        raise unknown_name("norm", norm, _ORDERS)
+    checked_name("norm", norm, _ORDERS)
     if norm == "linf":
         return torch.maximum(
             x.amax(-1), -x.amin(-1)

@@ -185,11 +185,11 @@ def sketched(
     rows = pull(used_rows[0].to(like), part_of(progress, 0, len(used_rows[0]), expected))
     sketch = Sketch.of(rows)
     while True:
-        while (done := sketch.rows) < count:
+        while (row_count := sketch.rows) < count:
             used_rows.append(
-                orthonormal_rows(min(count - done, BATCH), d_model, generator, used_rows)
+                orthonormal_rows(min(count - row_count, BATCH), d_model, generator, used_rows)
             )
-            part = part_of(progress, done, done + len(used_rows[-1]), expected)
+            part = part_of(progress, row_count, row_count + len(used_rows[-1]), expected)
             sketch += Sketch.of(pull(used_rows[-1].to(like), part))
         is_last = cotangents is not None or sketch.rows == d_model
         level = remaining_risk if is_last else remaining_risk / 2

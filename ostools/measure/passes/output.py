@@ -102,16 +102,12 @@ class Output:
 
 def one_or_two(logit: str | int | Sequence[str | int]) -> list[str | int]:
     """The token of a logit, or the two of a difference. Raises `InputError` for what is neither."""
-    if not isinstance(logit, str | int | Sequence):
+    targets = [logit] if isinstance(logit, str | int) else logit
+    if not isinstance(targets, Sequence) or len(targets) not in (1, 2):
         raise InputError(
-            f"logit: expected a token or a pair such as (' A', ' B'), found {short_repr(logit)}"
+            f"logit: expected one token or a pair such as (' A', ' B'), found {short_repr(logit)}"
         )
-    targets = [logit] if isinstance(logit, str | int) else list(logit)
-    if len(targets) not in (1, 2):
-        raise InputError(
-            f"logit: expected one token or a pair such as (' A', ' B'), found {len(targets)}"
-        )
-    return targets
+    return list(targets)
 
 
 def logit_ids(model: TransformerBridge, logit: str | int | Sequence[str | int]) -> tuple[int, ...]:

@@ -81,11 +81,11 @@ class Arm:
         keys = [(n, seed) for n in self.lengths for seed in self.seeds]
         self.questions = {key: self._task_prompt(*key) for key in keys}
         how: dict[str, Any] = {"mitigation": self.mitigation, **self.encoding}
-        asked = [
+        task_answers = [
             elicit(self.model, self.form, n, self.elicitation, seed=seed, **how) for n, seed in keys
         ]
         is_scored = "log_probability" in self.measures
-        self.asked = TaskAnswers(self.model, asked, self.mitigation, probability=is_scored)
+        self.asked = TaskAnswers(self.model, task_answers, self.mitigation, probability=is_scored)
         self.read = {
             key: read_at(self.model, question, self.position)
             for key, question in self.questions.items()

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ostools.ground import InputError
 from ostools.ground.words import number
 from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
@@ -26,6 +25,7 @@ from ostools.theory.statistics.intervals import (
     bootstrap_mean,
     expanded,
     fewest_at,
+    require_level,
     sign_flip,
 )
 from ostools.theory.statistics.paired import paired_difference
@@ -190,10 +190,7 @@ def corrected(level: float, verdict_count: int) -> float:
     """The level of each verdict's interval, so that all of them hold together at `level`
     (Bonferroni). Raises `InputError` for a level that is not between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise InputError(
-            f"study: expected a level between 0 and 1, found {level!r}; for example 0.95"
-        )
+    require_level("study", level)
     return 1 - (1 - level) / verdict_count
 
 

@@ -86,7 +86,7 @@ def family_of_settings(config: Mapping[str, object], where: str, generic: bool =
     _require_causal(config, where)
     family = family_of_config(config)
     kind = config.get("model_type")
-    if family is None and any(known.model_type == kind for known in FAMILIES):
+    if family is None and any(record.model_type == kind for record in FAMILIES):
         # transformers may not read the setting that differs from those of its records.
         raise InputError(
             f"expected settings of a known family ({KNOWN_ARCHITECTURES}), found model_type "

@@ -75,7 +75,7 @@ _LLAMA_3 = {
 """Of Llama 3.1, 3.2 and 3.3 (their config.json); the factor is 8 or 32. The file has only what they
 make of each frequency.
 """
-Unknown = Callable[[str, object], InputError]
+Require = Callable[[bool, str, object], None]
 """The refusal of a setting with that value."""
 
 
@@ -152,14 +152,15 @@ def _config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> 
             f"{header.architecture!r} in {name}: use the checkpoint that the file was made of"
         )
 
-    def unknown(setting: str, value: object) -> InputError:
-        return InputError(
-            "expected settings that a model of transformers has, found "
-            f"{header.architecture}.{setting} = {short_repr(value)} in {name}: the model would be "
-            "computed without it; use the checkpoint that the file was made of"
-        )
+    def require(is_known: bool, setting: str, value: object) -> None:
+        if not is_known:
+            raise InputError(
+                "expected settings that a model of transformers has, found "
+                f"{header.architecture}.{setting} = {short_repr(value)} in {name}: the model would "
+                "be computed without it; use the checkpoint that the file was made of"
+            )
 
-    settings = _settings_of(header, kind, name, unknown)
+    settings = _settings_of(header, kind, name, require)
     pattern = settings.pop("attention.sliding_window_pattern", None)
     values: dict[str, Any] = {
         "vocab_size": header.rows,
@@ -178,30 +179,28 @@ def _config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> 
             known_value = values.setdefault(_NAMES[setting], value)
         else:
             known_value = implied.get(setting)
-        if known_value != value:
-            raise unknown(setting, value)
-    rope = _rope_of(header, kind, settings, unknown)
+        require(known_value == value, setting, value)
+    rope = _rope_of(header, kind, settings, require)
     with refusal(f"settings that make a configuration in {name}", "; convert the checkpoint anew"):
         config = AutoConfig.for_model(kind, **values, rope_parameters=rope)
     for own_name, value in values.items():
         setting: Any = getattr(config, own_name, None)
         are_numbers = isinstance(value, float) and isinstance(setting, float)
         # The file holds float32, and a class may write its own decimal number.
-        if setting != value and not (are_numbers and math.isclose(setting, value, rel_tol=1e-6)):
-            raise unknown(own_name, value)
-    _require_as_its_type(config, pattern, name, unknown)
+        is_close = are_numbers and math.isclose(setting, value, rel_tol=1e-6)
+        require(setting == value or is_close, own_name, value)
+    _require_as_its_type(config, pattern, name, require)
     return config
 
 
-def _settings_of(header: GgufHeader, kind: str, name: str, unknown: Unknown) -> dict[str, Any]:
+def _settings_of(header: GgufHeader, kind: str, name: str, require: Require) -> dict[str, Any]:
     """The settings of the file with those that it leaves out; `InputError` where one is missing
     that nothing stands in for, or differs between layers.
     """
     settings = header.settings_of(header.architecture)
     for setting, value in settings.items():
         if isinstance(value, list) and setting != "attention.sliding_window_pattern":
-            if len(set(value)) != 1:
-                raise unknown(setting, value)
+            require(len(set(value)) == 1, setting, value)
             settings[setting] = value[0]
     for setting in (*_REQUIRED, *["attention.sliding_window"] * (kind == "gemma3_text")):
         if setting not in settings:
@@ -217,7 +216,7 @@ def _settings_of(header: GgufHeader, kind: str, name: str, unknown: Unknown) -> 
 
 
 def _require_as_its_type(
-    config: PreTrainedConfig, pattern: int | list[bool] | None, name: str, unknown: Unknown
+    config: PreTrainedConfig, pattern: int | list[bool] | None, name: str, require: Require
 ) -> None:
     """Refuse a Gemma of 27 B, whose scores are divided by another number than the square root of
     the head's width, which no file says; and windows in other layers than the type's.
@@ -238,12 +237,12 @@ def _require_as_its_type(
     type_windows = [layer == "sliding_attention" for layer in layer_types]
     if isinstance(pattern, int):  # every so many layers one has none
         pattern = [bool((layer + 1) % pattern) for layer in range(len(type_windows))]
-    if list(map(bool, pattern)) != type_windows:
-        raise unknown("attention.sliding_window_pattern", pattern)
+    is_same = list(map(bool, pattern)) == type_windows
+    require(is_same, "attention.sliding_window_pattern", pattern)
 
 
 def _rope_of(
-    header: GgufHeader, kind: str, settings: Mapping[str, Any], unknown: Unknown
+    header: GgufHeader, kind: str, settings: Mapping[str, Any], require: Require
 ) -> dict[str, Any]:
     """The `rope_parameters` that the settings `rope.*` of a file stand for; positions may be scaled
     linearly, or as Llama 3.1's. Raises `InputError` for any other way.
@@ -262,11 +261,11 @@ def _rope_of(
     if scaling == "linear" or (scaling == "none" and linear != 1.0):
         factor = float(rope.pop("scaling.factor", linear))
         parameters |= {"rope_type": "linear", "factor": factor}
-    elif scaling != "none":
-        raise unknown("rope.scaling.type", scaling)
+    else:
+        require(scaling == "none", "rope.scaling.type", scaling)
     if header.rope_factors is not None:
         factors = torch.from_numpy(header.rope_factors)
-        parameters |= _of_factors(factors, parameters, head, unknown)
+        parameters |= _of_factors(factors, parameters, head, require)
     local = float(rope.pop("freq_base_swa", _THETA)) if kind == "gemma3_text" else None
     rope.pop("scaling.finetuned", None)
     harmless = {
@@ -274,8 +273,7 @@ def _rope_of(
         "scaling.original_context_length": settings["context_length"],
     }
     for setting, value in rope.items():
-        if harmless.get(setting) != value:
-            raise unknown(f"rope.{setting}", value)
+        require(harmless.get(setting) == value, f"rope.{setting}", value)
     if local is None:
         return parameters
     return {
@@ -285,7 +283,7 @@ def _rope_of(
 
 
 def _of_factors(
-    factors: Tensor, parameters: Mapping[str, Any], head: int, unknown: Unknown
+    factors: Tensor, parameters: Mapping[str, Any], head: int, require: Require
 ) -> dict[str, Any]:
     """Llama 3.1's scaling, from what each frequency is divided by: that of its config.json, if it
     makes the same numbers.
@@ -300,6 +298,6 @@ def _of_factors(
     scaled = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0]
     plain = 1.0 / parameters["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
     is_known = parameters["rope_type"] == "default" and factors.shape == plain.shape
-    if not (is_known and torch.allclose(plain / factors, scaled, rtol=1e-5, atol=0)):
-        raise unknown(ROPE_FACTORS, factors.tolist())
+    is_known = is_known and torch.allclose(plain / factors, scaled, rtol=1e-5, atol=0)
+    require(is_known, ROPE_FACTORS, factors.tolist())
     return scaling

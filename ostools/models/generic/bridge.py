@@ -62,11 +62,11 @@ def find_structure(
         )
     order, entering, outputs = _calls(module, probe)
     blocks = _block_paths(module, order, name)
-    output, behind = outputs[blocks[-1]], order.index(blocks[-1]) + 1
+    output, next_call = outputs[blocks[-1]], order.index(blocks[-1]) + 1
     leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
     norms = [
         path
-        for path, tensor in zip(order[behind:], entering[behind:], strict=True)
+        for path, tensor in zip(order[next_call:], entering[next_call:], strict=True)
         if tensor is leaving and "norm" in class_and_name(module.get_submodule(path), path)
     ]
     if not norms or order.count(norms[0]) != 1:
@@ -244,15 +244,17 @@ def _prove_streams(
     """
     last = int(bridge.cfg.n_layers)
 
-    def put(row: int, stream: Tensor) -> Callable[[Tensor], Tensor]:
+    def replaced_row(row: int, stream: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda tensor: torch.cat([tensor[:row], stream, tensor[row + 1 :]])
 
     places = [
-        (points(bridge, "residual_pre", [layer])[layer], put(layer, streams[layer]))
+        (points(bridge, "residual_pre", [layer])[layer], replaced_row(layer, streams[layer]))
         for layer in range(last)
     ]
-    places.append((points(bridge, "residual_post", [last - 1])[last - 1], put(last, streams[last])))
-    places.append((points(bridge, "final_norm")[None], put(last + 1, y)))
+    places.append(
+        (points(bridge, "residual_post", [last - 1])[last - 1], replaced_row(last, streams[last]))
+    )
+    places.append((points(bridge, "final_norm")[None], replaced_row(last + 1, y)))
     flipped = probe.flip(1).expand(last + 2, -1)  # another token at every position
     why = "with v^({}) put in: a choice of experts depends on a token past it"
 

@@ -143,7 +143,7 @@ def find_own_attention(
     if expected is None:
         return
     try:
-        with _own(model):
+        with _own_attention(model):
             same = torch.equal(run(), expected)
     except (RuntimeError, TypeError, AttributeError):
         same = False
@@ -183,12 +183,12 @@ def own_attention(model: TransformerBridge) -> Iterator[None]:
 
     # "sdpa" may have been registered anew
     require_own_functions(str(model.cfg.model_name), original_model(model).config)
-    with _own(model):
+    with _own_attention(model):
         yield
 
 
 @contextmanager
-def _own(model: TransformerBridge) -> Iterator[None]:
+def _own_attention(model: TransformerBridge) -> Iterator[None]:
     with attention_of(original_model(model), "sdpa"):
         try:
             for attention in _attentions(model):

@@ -124,8 +124,8 @@ def _copy_counts(group: Frame) -> list[str]:
     counts = []
     for task, rows in group.groupby("task", sort=False):
         outcomes = rows["outcome"].value_counts().reindex([*OUTCOMES], fill_value=0)
-        others = outcomes.drop([RIGHT, WRONG])
-        words = [f"{count} {name}" for name, count in others[others > 0].items()]
+        without_number = outcomes.drop([RIGHT, WRONG])
+        words = [f"{count} {name}" for name, count in without_number[without_number > 0].items()]
         right = f"{_MARKS[str(task)][0]} right at {outcomes[RIGHT]} of {len(rows)}"
         counts.append(", ".join([right, *words]))
     return counts

@@ -207,13 +207,14 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
     require_data(not (answers["error"] == 0).all(), "every answer is right, so none is a favourite")
     counts = Counter(numbers)
     hundreds = counts.pop(HUNDRED, 0)
-    ((other, other_count),) = counts.most_common(1) or [(HUNDRED, 0)]
+    ((commonest, commonest_count),) = counts.most_common(1) or [(HUNDRED, 0)]
     right = int((answers["key"].astype(float) == HUNDRED).sum())
     sentence = (
         f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer "
-        f"{right} times; the commonest other number ({other:.0f}) is answered {other_count} times"
+        f"{right} times; the commonest other number ({commonest:.0f}) is answered "
+        f"{commonest_count} times"
     )
-    return decide(hundreds >= 2 * max(other_count, 1) and hundreds > right, sentence)
+    return decide(hundreds >= 2 * max(commonest_count, 1) and hundreds > right, sentence)
 
 
 def rises_near_hundred(results: ResultsByPart) -> Verdict:

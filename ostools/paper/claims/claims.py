@@ -58,7 +58,7 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[PaperClaim]:
     if figures is None:
         return list(CLAIMS)
     numbers = list(figures)
-    if not numbers or any(type(one) is not int or one not in FIGURES for one in numbers):
+    if not numbers or any(type(number) is not int or number not in FIGURES for number in numbers):
         raise InputError(
             f"figures: expected some of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing), "
             f"found {numbers}"

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 import ostools as ost
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure import Unloaded, bytes_of
@@ -307,13 +308,11 @@ def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:
     argument or type.
     """
     for name, values in recipe.items():
-        if name not in PARTS:
-            raise unknown_name("part", name, PARTS)
+        checked_name("part", name, PARTS)
         if not isinstance(values, Mapping):
             raise InputError(f"{name}: expected arguments with their values, found {values!r}")
         for argument, value in values.items():
-            if argument not in PARTS[name].arguments:
-                raise unknown_name(f"argument of {name}", argument, PARTS[name].arguments)
+            checked_name(f"argument of {name}", argument, PARTS[name].arguments)
             default = PARTS[name].arguments[argument]
             if not _is_like(default, value):
                 raise InputError(

@@ -153,8 +153,8 @@ def patching_chart(result: Patching) -> Chart:
 
 def _cells(table: Frame) -> Frame:
     """The effects by part, without positions before the first that has some."""
-    moved = table.loc[table["effect"] != 0, "position"].min()
-    rows = table if pd.isna(moved) else table[table["position"] >= moved]
+    first_position = table.loc[table["effect"] != 0, "position"].min()
+    rows = table if pd.isna(first_position) else table[table["position"] >= first_position]
     places = rows["token"].map(lambda token: theme.short_word(str(token)))
     places = places.str.cat(rows["positions"].astype(str), sep=" ")
     names = places.where(rows["head"].isna(), rows["head"].astype(str))

@@ -55,7 +55,7 @@ def first_few(sentences: Sequence[str], count: int = MOST) -> list[str]:
 
 _FAVOURITES = 3
 """So many of the likeliest next tokens are named."""
-_UNREAD = ": no answer is read"
+_NO_ANSWER = ": no answer is read"
 _WHERE = {
     ANSWER: "the token from which the answer is predicted",
     PROMPT_END: "the last token of the prompt",
@@ -82,10 +82,10 @@ def where_read(
     frequent = ", ".join(
         f"'{display_token(token)}' at {count}" for token, count in counts.most_common(_FAVOURITES)
     )
-    unread = "" if any(_may_answer(read_at, token.strip()) for token in counts) else _UNREAD
+    no_answer = "" if any(_may_answer(read_at, token.strip()) for token in counts) else _NO_ANSWER
     return (
         f"{which_token(read_at)} The next token here is {frequent} of {counts.total()} prompts"
-        f"{unread}."
+        f"{no_answer}."
     )
 
 

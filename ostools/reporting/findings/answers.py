@@ -18,7 +18,7 @@ _ELICITED = {
     "few-shot": "few-shot: after worked examples, with the answer line begun",
     "zero-shot": "zero-shot: the prompt alone",
 }
-_DRAWN = "Intervals: Wilson's, 95%, over prompts."
+_WILSON = "Intervals: Wilson's, 95%, over prompts."
 _NOT_DRAWN = "Nothing was drawn, so there is no interval."
 _EXAMPLES, _CHARACTERS = 3, 80
 _FAVOURITES, _FEWEST_WRONG = 3, 6
@@ -51,7 +51,7 @@ def evaluation_notes(result: Evaluation) -> list[str]:
     inactive = int((frame["status"] == "inactive").sum())
     return present(
         f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
-        f"{how or asked_elsewhere(result)}. {_DRAWN if is_drawn else _NOT_DRAWN}",
+        f"{how or asked_elsewhere(result)}. {_WILSON if is_drawn else _NOT_DRAWN}",
         *unanswered(result),
         *_unread_notes(summary, settings.get("grade")),
         _right_line(frame),
@@ -113,13 +113,13 @@ def _training_words(result: Evaluation) -> str:
     """
     frame = frame_of(result).dropna(subset=["correct", "within_training"])
     groups = frame.groupby("within_training")["correct"]
-    right, asked = groups.sum(), groups.size()
-    if len(asked) < 2:
+    right, prompts = groups.sum(), groups.size()
+    if len(prompts) < 2:
         return ""
     return (
-        f"Within the lengths of training {right.loc[True]} of {asked.loc[True]} answers are right, beyond "
-        f"{right.loc[False]} of {asked.loc[False]}. Errors beyond say little about over-squashing, because "
-        "such lengths were never trained."
+        f"Within the lengths of training {right.loc[True]} of {prompts.loc[True]} answers are "
+        f"right, beyond {right.loc[False]} of {prompts.loc[False]}. Errors beyond say little about "
+        "over-squashing, because such lengths were never trained."
     )
 
 
@@ -187,7 +187,7 @@ def answers_sentence(result: Evaluation) -> str:
     differ, and by one answer to all."""
     summary: Frame = result.summary
     unread_count = answer_counts(result)[1] - result.read
-    unread = f"{unread_count} could not be read, and are neither right nor wrong."
+    unread_words = f"{unread_count} could not be read, and are neither right nor wrong."
     fewest = ""
     if summary["accuracy"].nunique() > 1 and summary["asked"].max() > 1:
         worst: Row = summary.loc[summary["accuracy"].idxmin()]
@@ -196,7 +196,7 @@ def answers_sentence(result: Evaluation) -> str:
             f"{int(worst['asked'])}, Wilson 95% {number(worst['wilson_low'])} to "
             f"{number(worst['wilson_high'])}."
         )
-    return as_one_finding([unread * (unread_count > 0), fewest, constant_words(result)])
+    return as_one_finding([unread_words * (unread_count > 0), fewest, constant_words(result)])
 
 
 def difference_findings(result: AnswerDifference) -> list[str]:

@@ -72,8 +72,8 @@ def ablation_findings(result: Ablation) -> list[str]:
         if not of_target[["effect", "predicted_effect"]].any(axis=None)
     ]
     if none:
-        named = ", ".join(map(str, none[:5])) + ", ..." * (len(none) > 5)
-        note += f" Exactly 0, real and predicted: {named}: out already, or read by nothing."
+        targets = ", ".join(map(str, none[:5])) + ", ..." * (len(none) > 5)
+        note += f" Exactly 0, real and predicted: {targets}: out already, or read by nothing."
     return [*first_few(effects, half), *first_few(beliefs, half), note]
 
 
@@ -222,12 +222,14 @@ def study_findings(result: Study) -> list[str]:
     """
     rows: Frame = result.verdicts
     abouts = [about for about in ABOUT if about in rows]
-    shown = rows.melt(["mitigation"], abouts, "about", "verdict")
-    shown = shown[shown["verdict"].isin(_CHANGES)].merge(result.effects, on=["mitigation", "about"])
+    verdict_rows = rows.melt(["mitigation"], abouts, "about", "verdict")
+    changed = verdict_rows[verdict_rows["verdict"].isin(_CHANGES)].merge(
+        result.effects, on=["mitigation", "about"]
+    )
     changes = [
         f"{row['mitigation']} {_CHANGES[row['verdict']]} {ABOUT_WORDS[row['about']]}: "
         f"{effect_words(row)}"
-        for row in shown.to_dict("records")
+        for row in changed.to_dict("records")
     ]
     answers = measured_answers(result)
     baseline = ""
@@ -237,10 +239,12 @@ def study_findings(result: Study) -> list[str]:
             "right."
         )
     outcomes = zip(rows["mitigation"], rows["answers"], strict=True)
-    tried = "; ".join(f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes)
+    answer_words = "; ".join(
+        f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes
+    )
     sentences = present(
         f"{'; '.join(changes) or 'No mitigation is shown to help or to hurt'}.",
-        f"Tried on {result.provenance.parameters['task']}: {tried}.{baseline}",
+        f"Tried on {result.provenance.parameters['task']}: {answer_words}.{baseline}",
         where_read(result.provenance.parameters),
         *rows.get("sentence", ()),
     )

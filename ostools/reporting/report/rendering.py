@@ -75,13 +75,13 @@ def first_screen(measured: Measurements, sections: Mapping[str, Section]) -> Par
     What was decided stands before what was not; of that the headline of `LEAD` first, then what was
     found.
     """
-    asked = {name: record for name, record in SECTIONS.items() if record.question[0]}
-    strip = {name: record.verdict(measured, name in sections) for name, record in asked.items()}
+    records = {name: record for name, record in SECTIONS.items() if record.question[0]}
+    strip = {name: record.verdict(measured, name in sections) for name, record in records.items()}
 
     def place(section: str) -> tuple[bool, bool, bool]:
         state = strip[section].state if section in strip else NOT_DETECTED
-        found = state in (DETECTED, OVER_SQUASHING)
-        return state in (OPEN, UNTESTED), section != LEAD, not found
+        is_positive = state in (DETECTED, OVER_SQUASHING)
+        return state in (OPEN, UNTESTED), section != LEAD, not is_positive
 
     lines = [line for section in sections.values() for line in section.headlines]
     charts = overview(measured)

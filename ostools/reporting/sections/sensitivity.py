@@ -148,15 +148,15 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
     norms, comparison = measured.sensitivity, measured.comparison
     if norms is None:
         return []
-    beside = block(norms, "profile", "Sensitivity of y to every token")
+    profile_block = block(norms, "profile", "Sensitivity of y to every token")
     if comparison is not None:
         caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
         sentences = [*comparison.findings(), *norms.findings()]
-        beside = block(
+        profile_block = block(
             comparison, "profile", caption, sentences, chart=_chart_variants, leads="Bounds"
         )
     if measured.profile is None:
-        return [beside]
+        return [profile_block]
     of_profile = block(
         measured.profile,
         "profile-chart",
@@ -165,7 +165,7 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
         notes=[SHAPE_NOTE],
         leads="Sensitivity",
     )
-    return [of_profile, beside]
+    return [of_profile, profile_block]
 
 
 def _chart_variants(comparison: Comparison) -> Chart:

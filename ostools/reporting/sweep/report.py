@@ -116,9 +116,9 @@ def _cells(sweep: SweepReading) -> Table:
     keys, values = ["measurement", "task", "model"], ["dtype", "mitigation", "seed"]
     rows = []
     for cell in sweep.cells:
-        asked = cell.keyed_cell.cell
-        names = {name: str(getattr(asked, name)) for name in (*keys, *values)}
-        rows.append(names | {"lengths": asked.lengths, "state": cell.state})
+        sweep_cell = cell.keyed_cell.cell
+        names = {name: str(getattr(sweep_cell, name)) for name in (*keys, *values)}
+        rows.append(names | {"lengths": sweep_cell.lengths, "state": cell.state})
     groups = pd.DataFrame(rows).groupby(keys, sort=False)
     table = groups[values].agg(lambda column: ", ".join(column.unique()))
     table["lengths"] = groups["lengths"].agg(lambda column: runs(sorted({*chain(*column)})))

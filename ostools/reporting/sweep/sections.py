@@ -72,8 +72,8 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
         title = _title(rows, table, columns)
         try:
             result = _result(sweep, measurement, rows)
-            own = [cell(result) for cell in look.cells_of_table.values()]
-            cells.append([*map(str, rows[columns].iloc[0]), *own])
+            values = [cell(result) for cell in look.cells_of_table.values()]
+            cells.append([*map(str, rows[columns].iloc[0]), *values])
             if len(parts) < MOST_BLOCKS:
                 parts.append(block(result, f"{name}-{len(parts)}", title, title=title))
         except UNREADABLE as error:

@@ -24,7 +24,8 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 
 
-def _require_level(caller: str, level: float) -> None:
+def require_level(caller: str, level: float) -> None:
+    """Refuse a level that is not between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(
             f"{caller}: expected a level between 0 and 1, found {level}; for example 0.95"
@@ -65,7 +66,7 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
         raise InputError(
             f"wilson: expected successes from 0 to the {trials} trials, found {successes}"
         )
-    _require_level("wilson", level)
+    require_level("wilson", level)
     from statsmodels.stats.proportion import (
         proportion_confint,
     )  # half a second, for this line alone
@@ -113,7 +114,7 @@ def fewest_at(level: float) -> int:
     it would claim more than there is to be known. It is also the least p-value that `sign_flip` can
     have.
     """
-    _require_level("bootstrap", level)
+    require_level("bootstrap", level)
     # Within rounding: 1 - 0.9375 is 1/16 in floats, 1 - 0.99 a little more than 1/100.
     return max(FEWEST, math.ceil(1 - math.log2(1 - level) - 1e-9))
 
@@ -148,7 +149,7 @@ def expanded(level: float, n: int) -> float:
     """
     from scipy.special import ndtr, stdtrit
 
-    _require_level("bootstrap", level)
+    require_level("bootstrap", level)
     if n < 2:
         raise InputError(f"bootstrap: expected at least two samples, found {n}")
     z = stdtrit(n - 1, (1 + level) / 2) * math.sqrt(n / (n - 1))
@@ -188,7 +189,7 @@ def bootstrap_mean(
             f"bootstrap: expected at least {FEWEST} samples, found {n}: so few show no spread of a "
             "mean"
         )
-    _require_level("bootstrap", level)
+    require_level("bootstrap", level)
     if not bool(torch.isfinite(samples).all()):
         raise InputError("bootstrap: expected finite samples, found NaN or infinity among them")
     generator = torch.Generator().manual_seed(seed)

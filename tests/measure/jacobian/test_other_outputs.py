@@ -85,7 +85,7 @@ def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"logit": (1, 2, 3)}, r"expected one token or a pair such as \(' A', ' B'\), found 3"),
+        ({"logit": (1, 2, 3)}, r"expected one token or a pair such as \(' A', ' B'\), found \(1"),
         ({"logit": (4, 4)}, "expected two different tokens"),
         ({"logit": 10**6}, "whole number of at most"),
         ({"logit": 4, "method": "estimate"}, "exact in one backward pass"),
