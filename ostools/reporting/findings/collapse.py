@@ -184,12 +184,12 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
     elif nearest is not None:
         result, tail = nearest
         finite = [case for case in cases if case[2].kind != OVERFLOWS]
-        tried = max(len(verdict.lengths) for *_, verdict in finite)
+        length_count = max(len(verdict.lengths) for *_, verdict in finite)
         dtypes = " or ".join(dict.fromkeys(dtype for _, dtype, _ in finite))
         words = (
             f"n and n + 1 items are told apart in {dtypes}: hidden over no range of the "
-            f"{length_count} lengths tried, up to n = {longest(results)}. {tail['dtype']} on {task_of(result)} "
-            "comes nearest, its distance "
+            f"{length_count} lengths tried, up to n = {longest(results)}. {tail['dtype']} on "
+            f"{task_of(result)} comes nearest, its distance "
             f"{number(tail['margin'])} times the rounding noise of the difference (last quarter "
             "of lengths)."
         )
