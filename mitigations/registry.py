@@ -262,10 +262,8 @@ def _read(text: str, kind: object) -> object:
     for value in (None, text) if text.lower() == "none" else (text, tuple(text.split("+"))):
         for choice in parts_of(kind):
             try:
-                adapter = TypeAdapter(
-                    Annotated[cast(type, choice), WrapValidator(_whole_as_written)]
-                )
-                return adapter.validate_python(value)
+                as_written: Any = Annotated[cast(Any, choice), WrapValidator(_whole_as_written)]
+                return TypeAdapter(as_written).validate_python(value)
             except ValidationError as error:
                 failures.append(error)
     raise failures[0]

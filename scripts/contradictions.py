@@ -4,33 +4,30 @@ of the row.
 `python -m scripts.contradictions [ROW ...]` tries all rows, or these, and prints which were caught:
 one test of the row has to fail. What is planted stands in `contradictions.toml`, by the row's
 anchor; of a claim the judge says the opposite. A contradiction in a function is tried in a fork of
-a pytest that has collected all these tests. Those in a constant or a default have a pytest of their
-own, several together where their rows name no test in common. At the end, the tests that failed
-pass where nothing is planted.
+a pytest that has collected all these tests; one in a constant or a default has a pytest of its own.
+At the end, the tests that failed pass where nothing is planted. Cost: 195 s of the processor.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scripts.fidelity import Row, rows
-from scripts.mutant_bench import Bench, Collected, forked, preload
+from scripts.mutant_bench import CAUGHT, Bench, Collected, forked, outcome, preload
 from scripts.mutants import copied_tree
 
 PLANTED = Path(__file__).with_suffix(".toml")
 _OPTIONS = (
+    "-x",
     "-q",
     "-s",
     "-p",
@@ -76,11 +73,6 @@ class Contradiction:
             )
         return before.sub(lambda _: self.after.strip(), text)
 
-    def note(self, folder: Path) -> Path:
-        """The file for the tests that fail with it: one for all rows that it makes false."""
-        text = f"{self.path}\0{self.before}\0{self.after}"
-        return folder / hashlib.sha256(text.encode()).hexdigest()
-
 
 def contradictions() -> list[Contradiction]:
     """All: those of `contradictions.toml`, one or more a row, and one for each claim."""
@@ -106,7 +98,7 @@ def is_of(row: Row, test: str) -> bool:
     return row.section != "claims" or case.lower().startswith(cases)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Failing:
     """A plugin of pytest that writes the names of the tests that fail into `file`."""
 
@@ -117,95 +109,90 @@ class _Failing:
             with self.file.open("a", encoding="utf-8") as lines:
                 lines.write(f"{report.nodeid}\n")
 
-    def names(self) -> list[str]:
-        return self.file.read_text("utf-8").splitlines() if self.file.is_file() else []
-
 
 class _Session(Collected[Contradiction]):
-    """A plugin of pytest that runs the tests of each contradiction in a fork with it in its
-    functions, where it is in one; rows that it makes false together are tried together.
+    """A plugin of pytest that runs each row's tests in a fork with the contradiction in its
+    functions, where it is in one.
 
-    `failing`: notes the tests that fail, in a file a contradiction, whose name is its text's hash.
+    `outcomes`: the file that gets a line for each, its number and what came out.
     """
 
-    def __init__(self, bench: Bench, planted: Sequence[Contradiction], failing: _Failing) -> None:
+    def __init__(self, bench: Bench, planted: Sequence[Contradiction], outcomes: Path) -> None:
         super().__init__(bench, planted, lambda planted, outcome: None)
-        self.failing = failing
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A failing test does not end the others: each row has its own."""
+        self.outcomes = outcomes
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.find_functions()
         by_id = {row.id: row for row in rows()}
-        together: dict[Path, list[Contradiction]] = {}
-        for planted in self.mutants:
-            together.setdefault(planted.note(self.failing.file.parent), []).append(planted)
-        for note, (planted, *others) in together.items():
-            self.failing.file = note
+        for number, planted in enumerate(self.mutants):
             with self.bench.planted(planted) as (before, after):
-                if swaps := self.swaps(planted.path, before, after):
-                    of = [by_id[one.row] for one in (planted, *others)]
-                    items = [
-                        item for item in session.items if any(is_of(row, item.nodeid) for row in of)
-                    ]
-                    note.touch()
-                    forked(lambda: self.run_swapped(swaps, items), _SECONDS)  # noqa: B023
+                swaps = self.swaps(planted.path, before, after)
+                items = [item for item in session.items if is_of(by_id[planted.row], item.nodeid)]
+                status = forked(lambda: self.run_swapped(swaps, items), _SECONDS) if swaps else 0  # noqa: B023
+            if swaps:
+                with self.outcomes.open("a", encoding="utf-8") as file:
+                    file.write(f"{number} {outcome(status)}\n")
         return True
 
 
-def failing_tests(folder: Path, planted: Sequence[Contradiction]) -> dict[Contradiction, list[str]]:
-    """Of each contradiction the tests of its row that fail with it. Raises `ValueError` where one
-    of them fails by itself.
+def tried(folder: Path, planted: Sequence[Contradiction]) -> dict[int, str]:
+    """What came out of each, by its number in `planted`. Raises `ValueError` where a test that
+    failed does so by itself.
     """
     preload()
-    bench, failing = Bench(copied_tree(folder), folder / "called.jsonl"), _Failing(folder / "x")
+    bench, outcomes = Bench(copied_tree(folder), folder / "called.jsonl"), folder / "outcomes.txt"
+    seen = _Failing(folder / "seen.txt")
     by_id = {row.id: row for row in rows()}
-
-    def ran(names: Iterable[str], *plugins: Any) -> int | None:
-        def run() -> int:
-            bench.aside()
-            sys.dont_write_bytecode = not plugins  # all that come after it read what it compiled
-            return int(pytest.main([*_OPTIONS, *sorted(set(names))], plugins=[failing, *plugins]))
-
-        return forked(lambda: bench.in_the_tree(run), None)
-
     tests = {
-        one: [f"tests/{test}" for test in by_id[one.row].tests] for one in dict.fromkeys(planted)
+        contradiction.row: [f"tests/{test}" for test in by_id[contradiction.row].tests]
+        for contradiction in planted
     }
-    every = [test for names in tests.values() for test in names]
-    if status := ran(every, _Session(bench, planted, failing)):
+
+    def collected() -> int:
+        sys.dont_write_bytecode = False  # all that come after it read what it compiled
+        names = sorted({test for row_tests in tests.values() for test in row_tests})
+        return int(
+            pytest.main([*_OPTIONS, *names], plugins=[_Session(bench, planted, outcomes), seen])
+        )
+
+    status = forked(lambda: bench.in_the_tree(collected), None)
+    if status != 0:
         raise ValueError(f"expected a pytest that collects every test, found exit status {status}")
-    found = {one: _Failing(one.note(folder)).names() for one in planted}
-    left = [one for one in planted if not one.note(folder).exists()]
-    while left:  # what shows at import has a pytest of its own, with others that share no test
-        group: list[Contradiction] = []
-        for one in left:
-            if not {*tests[one]} & {test for other in group for test in tests[other]}:
-                group.append(one)
-        failing.file = folder / f"{len(left)}-left"
-        with ExitStack() as stack:
-            for one in group:
-                stack.enter_context(bench.planted(one))
-            ran(test for one in group for test in tests[one])
-        found |= dict.fromkeys(group, failing.names())
-        left = [one for one in left if one not in group]
-    found = {
-        one: [test for test in names if is_of(by_id[one.row], test)] for one, names in found.items()
+    outcome_by_number = {
+        int(number): result
+        for number, result in (line.split(" ", 1) for line in outcomes.read_text().splitlines())
     }
-    if ran(test for names in found.values() for test in names) != 0:
+    for number, contradiction in enumerate(planted):
+        if number not in outcome_by_number:
+
+            def alone(contradiction: Contradiction = contradiction) -> int:
+                bench.aside()
+                return int(pytest.main([*_OPTIONS, *tests[contradiction.row]], plugins=[seen]))
+
+            with bench.planted(contradiction):
+                outcome_by_number[number] = outcome(
+                    forked(lambda: bench.in_the_tree(alone), _SECONDS)
+                )
+
+    def by_themselves() -> int:
+        bench.aside()
+        return int(
+            pytest.main([*_OPTIONS, *sorted(set(seen.file.read_text("utf-8").splitlines()))])
+        )
+
+    if seen.file.exists() and forked(lambda: bench.in_the_tree(by_themselves), None) != 0:
         raise ValueError("expected tests that pass where nothing is planted; one fails")
-    return found
+    return outcome_by_number
 
 
 def main(names: Sequence[str]) -> int:
     started = time.monotonic()
     planted = [plant for plant in contradictions() if not names or plant.row in names]
     with tempfile.TemporaryDirectory(prefix="contradictions-") as folder:
-        found = failing_tests(Path(folder), planted)
-    for one, tests in found.items():
-        print(f"{'caught' if tests else 'survived':>12}  {one.row}: {one.says}")
-    caught = sum(map(bool, found.values()))
+        outcome_by_number = tried(Path(folder), planted)
+    for number, contradiction in enumerate(planted):
+        print(f"{outcome_by_number[number]:>12}  {contradiction.row}: {contradiction.says}")
+    caught = sum(outcome_by_number[number] == CAUGHT for number in range(len(planted)))
     print(f"{caught} of {len(planted)} caught in {time.monotonic() - started:.0f} s")
     return int(caught < len(planted))
 

@@ -209,7 +209,6 @@ def _probed(model: TransformerBridge, forced: Mitigation | None) -> Iterator[_Ro
     options: dict[str, Any] = {
         "lengths": PROBE_LENGTHS,
         "seeds": range(PROMPTS),
-        "layers": [int(model.cfg.n_layers)],
     }
     options |= {
         "mitigation": forced,

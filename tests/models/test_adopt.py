@@ -331,6 +331,12 @@ def test_weights_that_ask_for_gradients_are_multiplied_in_the_same_order(tmp_pat
 def test_every_family_is_adopted_as_it_is_loaded(name: str, tmp_path: Path) -> None:
     kind = name.split()[-1]
     model = generic_model(kind) if name.startswith("generic") else make_model(kind)
-    loaded, adopted = _saved(model, tmp_path), ost.adopt(model)
+    try:
+        loaded = _saved(model, tmp_path)
+    except ost.InputError:  # such a model is refused, and so is what is in memory
+        with pytest.raises(ost.InputError):
+            ost.adopt(model)
+        return
+    adopted = ost.adopt(model)
     assert describe(adopted).weight_hash == describe(loaded).weight_hash
     assert torch.equal(adopted(torch.tensor([IDS])), loaded(torch.tensor([IDS])))

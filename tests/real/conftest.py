@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,9 @@ def joined(name: str, folder: Path) -> Path:
     whole = folder / PACKAGED_MODELS[name].file
     with whole.open("wb") as target:
         for package, piece in PACKAGED_MODELS[name].parts:
-            with Path(str(files(package) / piece)).open("rb") as part:
+            spec = find_spec(package)  # without running the package's code
+            assert spec is not None
+            assert spec.submodule_search_locations is not None
+            with (Path(spec.submodule_search_locations[0]) / piece).open("rb") as part:
                 shutil.copyfileobj(part, target, 1 << 24)
     return whole

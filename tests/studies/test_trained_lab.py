@@ -133,7 +133,10 @@ def test_the_summary_finds_planted_laws() -> None:
     }
     start = {"quantity": "collapse_length", "precision": "bfloat16", "length": [256]}
     planted: list[dict[str, Any]] = [
-        *({"seed": seed, "value": 5.0 * lengths**-rate} for seed, rate in enumerate((0.5, 1, 1.5))),
+        *(
+            {"seed": seed, "value": 5.0 * lengths**-rate}
+            for seed, rate in enumerate((0.5, 1.0, 1.5))
+        ),
         *(
             {**start, "seen": False, "seed": seed, "value": value}
             for seed, value in enumerate((40.0, np.nan, 90.0))

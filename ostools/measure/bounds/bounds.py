@@ -68,7 +68,7 @@ class Bounds(Result):
     )
 
     def __post_init__(self) -> None:
-        if "last" in self.frame and self.frame["last"].nunique() > 1:
+        if len(set(self.frame.get("last", ()))) > 1:
             raise of_earlier_version(self, "those of every position")
 
     @property

@@ -157,10 +157,10 @@ def certify(
     """
     dtype = linear.stream.dtype
     differences: dict[str, tuple[_Slope, float]] = {}
-    steps = dict.fromkeys(claims, _FIRST_STEP[dtype])
+    steps = {name: _FIRST_STEP[dtype] for name in claims}
     passes = dict.fromkeys(claims, 0)
     for _ in range(2):
-        slopes = _slopes(linear, claims, {name: (step,) for name, step in steps.items()})
+        slopes = _slopes(linear, claims, {name: (steps[name],) for name in steps})
         for name, (slope,) in slopes.items():
             claim, (best, least) = claims[name], _best_step(slope, steps[name], _STEPS[dtype])
             passes[name] += 2

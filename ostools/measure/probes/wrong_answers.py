@@ -89,6 +89,8 @@ def explain_wrong_answers(answers: Evaluation, pairs: Collapse) -> ErrorVerdict:
         )
     counts, rounded = answers.summary.set_index("length"), behind_all_blocks(rounded)
     hidden = rounded["hidden"].astype(bool).groupby(rounded["length"]).all()
+    if not counts[["right", "wrong"]].to_numpy().any():
+        return ErrorVerdict(UNTOLD, 0, 0, "no answer was read")
     return explain_errors(counts["right"].to_dict(), counts["wrong"].to_dict(), hidden.to_dict())
 
 

@@ -105,6 +105,8 @@ def test_answers_and_pairs_are_joined_by_length(embedded) -> None:
     verdict = explain_wrong_answers(answers, hidden)
     assert (verdict.told_apart, verdict.hidden) == (2, 2)
     assert explain_wrong_answers(answers, pairs).told_apart == 4
+    unread = replace(answers, summary=answers.summary.assign(wrong=0))
+    assert "cannot be told: no answer was read" in explain_wrong_answers(unread, pairs).sentence
 
 
 @pytest.mark.parametrize(
