@@ -36,6 +36,11 @@ from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest
 SEEDS = tuple(range(6))
 LEVEL = 0.95
 _MOST_POSITIONS = 11
+_OF_ONE_TASK = (
+    *("task", "mitigation", "elicitation", "lengths", "trained_length", "examples"),
+    *("seeds", "measurement"),
+)
+"""What the provenance of one of its evaluations says of that one alone."""
 _OF_ANSWERS = ["length", "seed", "tokens", "key", "answer", "kind", "correct", "log_probability"]
 _COLUMNS = [
     "position",
@@ -166,7 +171,7 @@ def retrieval(
         columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"}
     )
     parameters = {
-        **{name: parameters[name] for name in ("chat", "max_new_tokens")},
+        **{name: value for name, value in parameters.items() if name not in _OF_ONE_TASK},
         **{"positions": places, "length": length, "seeds": seed_list, "records": records},
         **{"linearisation": linearisation, "norm": norm, "method": method},
     }

@@ -82,6 +82,8 @@ class Ablation(Result):
     def __post_init__(self) -> None:
         if "method" in self.frame and {*self.frame["method"]} != {"zero"}:
             raise of_earlier_version(self, "parts replaced by their mean")
+        if "sensitivity" in {*self.frame["measure"]}:
+            raise of_earlier_version(self, "sensitivities")
 
     @property
     def agreement(self) -> pd.DataFrame:

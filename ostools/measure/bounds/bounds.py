@@ -68,7 +68,7 @@ class Bounds(Result):
     )
 
     def __post_init__(self) -> None:
-        if len(set(self.frame.get("last", ()))) > 1:
+        if "last" in self.frame and len(set(self.frame["last"])) > 1:
             raise of_earlier_version(self, "those of every position")
 
     @property

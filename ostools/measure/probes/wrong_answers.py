@@ -101,7 +101,7 @@ def _question_of(result: Evaluation | Collapse) -> dict[str, object]:
     chat = how.get("read_at", how).get("chat")
     thinks = how.get("thinking") in (True, "on")
     edits = provenance.edits
-    model = provenance.model["weight_hash"]
+    model = provenance.model.get("weight_hash")
     return question | {"chat": chat, "thinking": thinks, "edits": edits, "model": model}
 
 
