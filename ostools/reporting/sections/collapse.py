@@ -31,7 +31,7 @@ from ostools.reporting.page.section import (
     block,
     frame_table,
 )
-from ostools.reporting.sections.extent import LONGEST_WINDOW, ONES, VERY_LARGE
+from ostools.reporting.sections.extent import LARGE, LONGEST_WINDOW, ONES
 from ostools.reporting.sections.records import (
     Measurements,
     Measuring,
@@ -182,5 +182,5 @@ PRECISION = ReportSection(
         bytes_of(collapse, model, task=ONES, lengths=plan.lengths, dtypes=plan.extent.formats)
     ],
     _precision_parts,
-    dear=dear_from(VERY_LARGE, "and every format is a pass of its own"),
+    dear=dear_from(LARGE, "and every format is a pass of its own"),
 )

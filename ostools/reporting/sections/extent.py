@@ -129,6 +129,7 @@ FULL = Extent(
 REDUCED = replace(
     FULL,
     collapse_step=16,
+    casts=(*CASTS, "float16"),
     formats=(*CASTS, "float16"),
     answer_lengths=(4, 8, 16, 32),
     answer_seeds=tuple(range(6)),
@@ -142,6 +143,8 @@ REDUCED = replace(
 """A verdict on answers rests on 24 questions, and one on a mitigation on 27."""
 LEAST = replace(
     REDUCED,
+    collapse_first=(1, 2, 4, 8),
+    collapse_step=32,
     casts=("bfloat16",),
     formats=CASTS,
     stage_seeds=tuple(range(6)),
@@ -153,6 +156,7 @@ LEAST = replace(
 what is measured.
 """
 QUICK: dict[str, Any] = {
+    "collapse_first": (1, 2, 4, 8),
     "collapse_step": 32,
     "formats": CASTS,
     "answer_lengths": (4, 16),
