@@ -340,3 +340,12 @@ def test_every_family_is_adopted_as_it_is_loaded(name: str, tmp_path: Path) -> N
     adopted = ost.adopt(model)
     assert describe(adopted).weight_hash == describe(loaded).weight_hash
     assert torch.equal(adopted(torch.tensor([IDS])), loaded(torch.tensor([IDS])))
+
+
+def test_a_buffer_of_which_no_logit_of_a_few_tokens_speaks_is_held_against_the_configuration() -> (
+    None
+):
+    model: Any = make_model("llama")
+    model.model.rotary_emb.original_inv_freq = model.model.rotary_emb.original_inv_freq * 2
+    with pytest.raises(ost.InputError, match="original_inv_freq as the configuration says"):
+        ost.adopt(model)

@@ -157,7 +157,7 @@ def certify(
     """
     dtype = linear.stream.dtype
     differences: dict[str, tuple[_Slope, float]] = {}
-    steps = {name: _FIRST_STEP[dtype] for name in claims}
+    steps = dict.fromkeys(claims, _FIRST_STEP[dtype])
     passes = dict.fromkeys(claims, 0)
     for _ in range(2):
         slopes = _slopes(linear, claims, {name: (steps[name],) for name in steps})
@@ -171,7 +171,7 @@ def certify(
                 differences[name] = slope, bar
             steps[name] = best
         steps = {name: step for name, step in steps.items() if name not in differences}
-    for name, by_step in _slopes(linear, claims, {name: _STEPS[dtype] for name in steps}).items():
+    for name, by_step in _slopes(linear, claims, dict.fromkeys(steps, _STEPS[dtype])).items():
         differences[name] = _decide(by_step)
         passes[name] += 2 * len(by_step)
     accounts: dict[str, Account] = {}

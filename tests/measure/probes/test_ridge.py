@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.measure.probes.ridge import PENALTIES, fitted
+from ostools.measure.probes.ridge import PENALTIES, coordinates, fitted
 from ostools.measure.probes.scores import (
     BETWEEN,
     BEYOND,
@@ -178,3 +178,11 @@ def test_a_constant_has_no_code_whatever_its_rounding() -> None:
     rows = torch.full((len(given), 4), 0.1).double() * (1 + 1e-16 * noise(given, 4))
     probe = fitted(rows.numpy(), given["label"].to_numpy(), given["group"].to_numpy())
     assert not probe.weights.any()
+
+
+def test_coordinates_keep_every_product_of_rows_and_no_more_columns_than_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(5, 40))
+    short = coordinates(rows)
+    assert short.shape == (5, 5)
+    np.testing.assert_allclose(short @ short.T, rows @ rows.T, rtol=1e-12, atol=1e-12)
+    assert np.array_equal(coordinates(rows.T), rows.T)

@@ -18,6 +18,7 @@ from ostools.measure import Collapse, Evaluation
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.findings.collapse import (
     _evenly_spread,
+    _trend,
     collapse_findings,
     collapse_summary,
     tails,
@@ -243,3 +244,10 @@ def test_a_trend_is_of_lengths_that_are_evenly_spread(
 ) -> None:
     """By hand: half the widest gap is 0.5, 16, 8 and 24."""
     assert _evenly_spread(list(lengths)) == spread
+
+
+def test_a_trend_is_the_last_quarters_median_over_the_firsts() -> None:
+    """By hand, of n = 1 to 40 and 1 / n: medians of 31 to 40 and of 1 to 10."""
+    _, change, _ = _trend(made_collapse(lambda n: 1.0 / n, lengths=range(1, 41)))
+    last, first = (1 / 35 + 1 / 36) / 2, (1 / 5 + 1 / 6) / 2
+    assert change == pytest.approx(last / first, rel=1e-12)
