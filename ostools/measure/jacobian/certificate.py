@@ -171,7 +171,7 @@ def certify(
                 differences[name] = slope, bar
             steps[name] = best
         steps = {name: step for name, step in steps.items() if name not in differences}
-    undecided = {name: (*_STEPS[dtype],) for name in steps}
+    undecided = {name: _STEPS[dtype] for name in claims if name not in differences}
     for name, by_step in _slopes(linear, claims, undecided).items():
         differences[name] = _decide(by_step)
         passes[name] += 2 * len(by_step)
