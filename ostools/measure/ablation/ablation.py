@@ -163,10 +163,10 @@ def ablation(
 
     How a task's prompts are encoded: `EncodingOptions`.
 
-    The prediction is -dm/dg at g = 1, where g is a
-    gate on the part and m the measure. Active edits stay active. All is computed in float32, or in
-    float64 for a float64 model (`computed_in`), log p of the right line too: an effect stands
-    beside its derivative. That of `ost.evaluate` is in the model's own dtype. Raises `InputError`
+    The prediction is -dm/dg at g = 1, where g is a gate on the part and m the measure. Active edits
+    stay active. All is computed in float32, or in float64 for a float64 model (`computed_in`), log
+    p of the right line too: an effect stands beside its derivative. That of `ost.evaluate` is in
+    the model's own dtype. Raises `InputError`
     for unknown names and parts, a prompt longer than the context, a pair that rounding alone keeps
     apart, and numbers that are not finite; `HookError` for parts that the model does not have.
     """

@@ -199,9 +199,9 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
 
 def _trend(result: Collapse) -> tuple[Column, float, str]:
     """The float64 L2 distance of y by length, mean over seeds, at the trained lengths alone where
-    there are some; the last quarter's median over the first quarter's, and whether it
-    falls: empty of few lengths, of which no trend is claimed. Lengths that lie closer than others
-    (1, 2, 3, ..., 16, 32, 48) would fill a quarter: of these some are left out.
+    there are some; the last quarter's median over the first quarter's, and whether it falls: empty
+    of few lengths, of which no trend is claimed. Lengths that lie closer than others (1, 2, 3, ...,
+    16, 32, 48) would fill a quarter: of these some are left out.
     """
     curve: Column = result.reference_curve(main_pair(result))["distance"]
     trained = longest_trained(result)
