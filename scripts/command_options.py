@@ -62,7 +62,7 @@ _QUESTION = (
         f"In place of a prompt {_TASK}; read where the answer is predicted.",
     ),
     ("--length", "INTEGER", "Number of items of the task."),
-    ("--seed", "INTEGER", "Seed of the task's sequence, if it draws one."),
+    ("--task-seed", "INTEGER", "Seed of the task's sequence, if it draws one."),
 )
 _HELP = {
     "task": _TASK,
@@ -137,9 +137,7 @@ def _prompt_options(command: Command, prompt: Parameter) -> list[Row]:
         ("--prompt", "TEXT", f"The text to measure on{many}."),
         ("--ids", "IDS", f"Token ids in place of a text: 2,40,50{many}."),
     ]
-    names = [parameter.name for parameter in command.parameters]
-    questions = [row for row in _QUESTION if row[0][2:] not in names] * takes_question(command)
-    return _rows(texts, prompt.many) + _rows(questions)
+    return _rows(texts, prompt.many) + _rows(_QUESTION * takes_question(command))
 
 
 def _option(

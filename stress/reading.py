@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import random
 
-from tests.measure.answers.test_content import MATHS, seconds
-from tests.measure.answers.test_reading import PIECES
+from tests.measure.answers.test_reading import MATHS, PIECES, seconds
 
 CASES = 150
 _SHORT, _LONG, _TIMES = 4_000, 40_000, 30

@@ -14,7 +14,6 @@ from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.measure import Hosted
     from ostools.mitigations import Mitigation
     from ostools.results import Result
     from ostools.tasks import Question, Task
@@ -77,42 +76,29 @@ def hosted_result(
             "--endpoint: expected --answers FILE too, where the answers are kept, and --model "
             "NAME, the model's name there"
         )
-    from ostools.measure import hosted_evaluation
+    from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 
     selection = {key: value for key, value in arguments.items() if key in command.of_questions}
     of_command = {*selection, *command.defaults, *command.fixed}
     options = {key: value for key, value in arguments.items() if key not in of_command}
-    is_figure = "task" not in command.of_questions
-    questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
-    answers = _answers(questions, file, endpoint, name, options)
-    if is_figure:
-        return command.run(answers, **selection, **command.fixed)
-    return hosted_evaluation(answers)
-
-
-def _answers(
-    questions: list[Question],
-    file: str,
-    endpoint: str | None,
-    name: str | None,
-    options: dict[str, Any],
-) -> Hosted:
-    """The answers of a file; those that it lacks are asked of an endpoint, where there is one. Of
-    other `options` than the server's are those of a model that is loaded here refused."""
-    from ostools.measure import ask_endpoint, read_answers
-
     most = None if endpoint is None else options.pop("max_new_tokens", None)
-    used = [f"--{key.replace('_', '-')}" for key in options]
-    if used := used + GLOBALS.of_a_loaded_model:
+    used = [f"--{key.replace('_', '-')}" for key in options] + GLOBALS.of_a_loaded_model
+    if used:
         raise InputError(
             f"{used[0]} is of a model that is loaded here: leave it out with --answers"
         )
+    is_figure = "task" not in command.of_questions
+    questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
     if endpoint is None:
-        return read_answers(file, questions, model=name)
-    with terminal.progress("asking") as progress:
-        return ask_endpoint(
-            endpoint, str(name), questions, file, max_tokens=most, progress=progress
-        )
+        answers = read_answers(file, questions, model=name)
+    else:
+        with terminal.progress("asking") as progress:
+            answers = ask_endpoint(
+                endpoint, str(name), questions, file, max_tokens=most, progress=progress
+            )
+    if is_figure:
+        return command.run(answers, **selection, **command.fixed)
+    return hosted_evaluation(answers)
 
 
 def _questions(selection: Mapping[str, Any], figure: str | None) -> list[Question]:

@@ -30,15 +30,6 @@ def read_prompts(command: Command, values: Mapping[str, Any]) -> Sequence[Value]
 
     Raises `InputError` for none or several of the options.
     """
-    way = _way_given(command, values)
-    if way == "task":
-        return [_question(values)]
-    texts = _listed(values[way]) if way else []
-    return [parse_ids(text) if way == "ids" else text for text in texts]
-
-
-def _way_given(command: Command, values: Mapping[str, Any]) -> str | None:
-    """The option that gives the prompts; None where none is given and none is needed."""
     parameters, is_question = command.of_kind("prompt"), takes_question(command)
     ways = ["prompt", "ids", *["task"] * is_question]
     used = [name for name in ways if values.get(name)] * bool(parameters)
@@ -49,20 +40,14 @@ def _way_given(command: Command, values: Mapping[str, Any]) -> str | None:
         raise InputError(
             "expected --task NAME and --length N, a question of so many items, found one"
         )
-    return next(iter(used), None)
+    if used == ["task"]:
+        from ostools.tasks.questions import questions
 
-
-def _question(values: Mapping[str, Any]) -> Question:
-    from ostools import tasks
-    from ostools.tasks.questions import question
-
-    form = tasks.task(values["task"])
-    seed = values.get("seed") or 0  # of a measurement that draws, it may be its own alone
-    return question(form, values["length"], seed=seed if form.random else 0)
-
-
-def _listed(value: str | Sequence[str]) -> Sequence[str]:
-    return [value] if isinstance(value, str) else value
+        seeds = [values.get("task_seed") or 0]
+        return questions(values["task"], lengths=[values["length"]], seeds=seeds)
+    texts = values[used[0]] if used else ()
+    texts = [texts] if isinstance(texts, str) else texts
+    return [parse_ids(text) for text in texts] if used == ["ids"] else list(texts)
 
 
 def in_model(

@@ -42,7 +42,6 @@ WORDS = (
 )
 """The other words of the sentence in which 'car' is counted."""
 
-ANSWER_ONLY = " Please output only the answer."
 ZERO_SHOT = " Let's think step by step, showing me your reasoning."
 _OPENING = "Let's think step by step, showing me your reasoning. Here are a few examples:"
 
@@ -90,30 +89,25 @@ _SLIPS = {
     "count-ones-bernoulli": _UNCLOSED,
 }
 """What stands in C.1 in place of the tidy words."""
-SLIPPED = tuple(_SLIPS)
-"""The tasks that have a tidy form."""
 NAMES = tuple(_FORMS)
 
 _COPY_NAMES = ("copy-last", "copy-first", "copy")
 COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5", "count-word")
 """The tasks whose answer is a count."""
 _UNIFORM_NAMES = (*_COPY_NAMES, "count-ones-figure-5")
-_DIGIT_NAMES = (*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli")
-_REASONING_NAMES = tuple(_SEQUENCES)
-_INTERLEAVED_NAMES = (*_COPY_NAMES, "count-ones")
 
 Mode = Literal["none", "answer-only", "cot-zero-shot", "cot-few-shot"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-_APPENDED = {"answer-only": ANSWER_ONLY, "cot-zero-shot": ZERO_SHOT}
+_APPENDED = {"answer-only": " Please output only the answer.", "cot-zero-shot": ZERO_SHOT}
 _OPTIONS: dict[str, tuple[Sequence[str], str]] = {
     "hint": (("copy-last", "copy-first"), "true"),
-    "separator_every": (_DIGIT_NAMES, "3"),
-    "interleave": (_INTERLEAVED_NAMES, "true"),
+    "separator_every": ((*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli"), "3"),
+    "interleave": ((*_COPY_NAMES, "count-ones"), "true"),
     "uniform": (_UNIFORM_NAMES, "true"),
     "base": (_COPY_NAMES, "2"),
     "p": (("count-ones-bernoulli",), "0.5"),
-    "mode": (_REASONING_NAMES, "|".join(MODES[1:])),
-    "tidy": (SLIPPED, "true"),
+    "mode": (tuple(_SEQUENCES), "|".join(MODES[1:])),
+    "tidy": (tuple(_SLIPS), "true"),
     "corrupt": (("copy-last", "copy-first", "count-ones", "count-ones-bernoulli"), "true"),
 }
 """The tasks that have each option, and its values that are not its default."""

@@ -17,7 +17,7 @@ from ostools.tasks.repeats import letters
 GROUP = "ostools.tasks"
 BUILT_IN = dict.fromkeys(NAMES, "ostools.tasks.appendix_c:AppendixTask") | {
     "retrieve-at-position": "ostools.tasks.retrieve:RetrieveTask",
-    "copy-beside": "ostools.tasks.beside:CopyBeside",
+    "copy-beside": "ostools.tasks.retrieve:CopyBeside",
 }
 """Where each built-in task is found."""
 _ENDING_IN_ITEMS = {**FIGURE_5, "letters": letters}

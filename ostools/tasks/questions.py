@@ -12,10 +12,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import cast
 
 from ostools import mitigations
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.mitigations import Bar, Mitigation, insert, rewrite
 from ostools.tasks.base import Task, seeds_of
@@ -187,18 +186,7 @@ def prompts_jsonl(question_list: Iterable[Question]) -> str:
     (what to send, as it stands), key (the right answer) and line (the right final line). The last
     two are for people: send neither.
     """
-    return "".join(json.dumps(as_row(item)) + "\n" for item in checked_questions(question_list))
-
-
-def checked_questions(value: object) -> tuple[Question, ...]:
-    """The questions. Raises `InputError` for anything else."""
-    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-    items = tuple(cast(Iterable[Question], value)) if is_several else (cast(Question, value),)
-    if wrong := [item for item in items if not isinstance(item, Question)]:
-        raise InputError(
-            f"expected questions, as ost.tasks.questions gives them, found {short_repr(wrong[0])}"
-        )
-    return items
+    return "".join(json.dumps(as_row(item)) + "\n" for item in question_list)
 
 
 def as_row(question: Question) -> dict[str, str | int]:

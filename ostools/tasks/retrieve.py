@@ -1,10 +1,15 @@
-"""Key-value retrieval, of which Section 5 of the paper speaks: does the answer depend on where in
-the prompt it stands?
+"""Tasks that look something up: key-value retrieval, of which Section 5 of the paper speaks (does
+the answer depend on where in the prompt it stands?), and copying what stands beside a query.
 
 The task of Liu et al. 2023, "Lost in the Middle" (arXiv 2307.03172), section 3: a JSON object of
 random pairs, one a line, and the request for the value of one of them. A seed fixes the pair that
 is asked for and all the others; `position` moves only that pair: the prompts of a sweep over
-positions hold the same records and the same question. No torch is needed here.
+positions hold the same records and the same question.
+
+Copying beside a query, which the sequence holds once: a causal model finds the right neighbour by
+induction; for the left one it has to keep what stood before. The two cases are of "Born a
+Transformer -- Always a Transformer?" (arXiv 2505.21785); the words of the prompt are ours. No torch
+is needed here.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import string
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +36,10 @@ _BEFORE = (
 _RECORD = re.compile(r'"(?:[^"\\]|\\.)*": "(?:[^"\\]|\\.)*"')
 
 _DIGITS = "0123456789"
+
+QUERY = "Q"
+LETTERS = tuple(letter for letter in string.ascii_uppercase if letter != QUERY)
+_LINE = "The answer to your question is: {answer}"
 
 Pair = tuple[str, str]
 
@@ -191,3 +201,59 @@ def _words(stream: random.Random, length: int) -> list[Pair]:
     keys = stream.sample(names, length)
     draw = stream.sample if length <= len(_DIGITS) else stream.choices
     return list(zip(keys, draw(_DIGITS, k=length), strict=True))
+
+
+@typed_fields(InputError)
+@dataclass(frozen=True)
+class CopyBeside(Task):
+    """The letter beside Q in a sequence of `length` letters, each of the others once.
+
+    side: "left" or "right" of Q.
+    corrupt: with the two neighbours of Q exchanged.
+    """
+
+    name: ClassVar[str] = "copy-beside"
+    side: Literal["left", "right"] = "right"
+    corrupt: bool = False
+
+    @property
+    def random(self) -> bool:
+        return True
+
+    @property
+    def example_task(self) -> CopyBeside:
+        return replace(self, corrupt=False)
+
+    def corrupted(self) -> CopyBeside:
+        return replace(self, corrupt=not self.corrupt)
+
+    def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
+        """The letters; Q stands at neither end."""
+        whole_number("length", length, 3, len(LETTERS) + 1)
+        stream = random.Random(f"{self.name} True {seed}")
+        letters = stream.sample(LETTERS, length - 1)
+        (place,) = stream.sample(range(1, len(letters)), 1)
+        letters.insert(place, QUERY)
+        if self.corrupt:
+            letters[place - 1], letters[place + 1] = letters[place + 1], letters[place - 1]
+        return tuple(letters)
+
+    def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
+        after = f". Which letter stands directly to the {self.side} of {QUERY} in this sequence? "
+        request = "Please answer exactly as 'The answer to your question is: <ANSWER>'"
+        return "Consider the following sequence of letters: ", " ".join(pieces), after + request
+
+    def key(self, pieces: Sequence[str]) -> str:
+        # Without what a mitigation has put between them.
+        letters = [piece for piece in pieces if piece == QUERY or piece in LETTERS]
+        return letters[self._neighbour(letters)]
+
+    def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
+        """The index of the letter that is asked for."""
+        return (self._neighbour(items),)
+
+    def answer_line(self, answer: str) -> str:
+        return _LINE.format(answer=answer)
+
+    def _neighbour(self, letters: Sequence[str]) -> int:
+        return letters.index(QUERY) + (-1 if self.side == "left" else 1)
