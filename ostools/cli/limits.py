@@ -12,8 +12,8 @@ from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Value
+from ostools.ground import InsufficientMemoryError
 from ostools.ground.arguments import full_signature
-from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text
