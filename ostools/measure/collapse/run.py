@@ -25,10 +25,9 @@ from ostools.measure.collapse.distances import (
 )
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
+from ostools.measure.passes.batches import Batching, batching_of
 from ostools.measure.passes.last_tokens import (
-    Batching,
     Unembedding,
-    batching_of,
     last_rows,
     own_rows,
 )
@@ -145,7 +144,9 @@ class CollapseRun:
         exact: dict[str, Passes] = {}
         runs: dict[str, Passes] = {}
         not_finite: dict[str, str] = {}
-        batching = batching_of(self.model, [prompts.tree for prompts in self.sets])
+        batching = batching_of(
+            self.model, is_chain=all(prompts.tree.is_chain for prompts in self.sets)
+        )
         if changes_pass(self.mitigation):  # by absolute positions maybe: a packed tree has none
             name = label(self.mitigation)
             reason = f"{name} changes the forward pass: every prompt has its own"
