@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import ostools as ost
-from ostools.measure.collapse.result import as_rows
 from ostools.measure.swept import Cell
 from ostools.reporting.sweep.sections import section_of
 from ostools.results import Provenance
@@ -148,7 +147,7 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
         cell("collapse", seed, lengths=(3, 4), task=text, model=text)
         for seed, text in enumerate(HOSTILE)
     ]
-    rows: Any = as_rows(made_collapse(lambda n: 1 / n, lengths=range(3, 5)))
+    rows: Any = made_collapse(lambda n: 1 / n, lengths=range(3, 5)).frame
     for one, text in zip(cells[:2], HOSTILE, strict=False):
         keep(
             tmp_path,
