@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer
-
 from ostools.ground import PreTrainedTokenizerBase, refusal
 from ostools.ground.memory import collector_at_rest
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
-from ostools.models.files.checks import check_declared_ids, read_json
+from ostools.models.files.checks import check_declared_ids
 from ostools.models.files.config import saved_config
-from ostools.models.tokenizer_calls import TextTokenizer, decoded, token_ids
+from ostools.models.tokenizer_calls import decoded, token_ids
 
 _PLAIN_SETTINGS = frozenset(
     (
@@ -52,25 +50,3 @@ def read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
     for copy in ("_vocab", "_merges"):
         vars(tokenizer).pop(copy, None)
     return tokenizer
-
-
-def read_text_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | TextTokenizer | None:
-    """Tokenizer for plain texts: `TextTokenizer` where tokenizer.json alone says what transformers
-    would do, else transformers' own.
-    """
-    directory = checkpoint.directory
-    file, config = directory / "tokenizer.json", directory / "tokenizer_config.json"
-    has_more = any((directory / name).exists() for name in _MORE_SETTINGS)
-    settings = read_json(config) if file.is_file() and config.is_file() else {}
-    is_plain = settings.get("tokenizer_class") == "TokenizersBackend" and not has_more
-    if not is_plain or settings.keys() - _PLAIN_SETTINGS:
-        return read_tokenizer(checkpoint)
-    special = {name: str(token) for name, token in settings.items() if name.endswith("_token")}
-    backend = Tokenizer.from_file(str(file))
-    if None in map(backend.token_to_id, special.values()):  # transformers adds such a token
-        return read_tokenizer(checkpoint)
-    backend.no_truncation()  # transformers encodes without either, whatever the file says
-    backend.no_padding()
-    template = directory / "chat_template.jinja"
-    text = template.read_text(encoding="utf-8") if template.is_file() else None
-    return TextTokenizer(backend, special, text)
