@@ -22,8 +22,7 @@ from ostools.mitigations import Mitigation, optional
 from ostools.models import EncodingOptions
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_dtypes
-from ostools.models.files.config import check_config, quiet, read_config
-from ostools.models.files.tokenizer import read_tokenizer
+from ostools.models.files.config import check_config, quiet, read_config, read_tokenizer
 from ostools.models.shape import Shape
 from ostools.models.tokens import count_tokens, prompt_ids, require_chat, required
 from ostools.tasks import CollapseTask, Task

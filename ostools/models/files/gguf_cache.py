@@ -18,31 +18,26 @@ import importlib.util
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
 from filelock import FileLock
-from numpy.typing import NDArray
 
 from ostools.ground.errors import InputError, refusal
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
-from ostools.models.files.config import quiet
-from ostools.models.files.tokenizer import read_tokenizer
+from ostools.models.files.config import quiet, read_tokenizer
+from ostools.models.files.gguf_header import read_header
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _NOTE = "gguf.json"
 _STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-ROPE_FACTORS = "rope_freqs.weight"
-"""The tensor that holds what Llama 3.1 divides its frequencies by."""
 
 
 # ---- the cache
@@ -83,7 +78,8 @@ def in_cache(
         return None
     note = read_json(folder / _NOTE)
     kind, origin = note["quantisation"], note["file"]
-    held = f"{kind}, dequantised to {note['dtype']} from {origin} (SHA-256 {sha256})"
+    dtype_name = note.get("dtype", folder.name.rpartition("-")[2])
+    held = f"{kind}, dequantised to {dtype_name} from {origin} (SHA-256 {sha256})"
     return Checkpoint(name, folder, None, f"{title}, {kind}", quantisation=held, sha256=sha256)
 
 
@@ -249,69 +245,3 @@ def _place(package: str, file: str) -> Path | None:
     spec = importlib.util.find_spec(package)
     folders = [] if spec is None else spec.submodule_search_locations or []
     return next((path for folder in folders if (path := Path(folder) / file).is_file()), None)
-
-
-# ---- the header
-
-
-@dataclass(frozen=True)
-class GgufHeader:
-    """Header of a GGUF file: `settings` by key, and how many weights each tensor holds.
-
-    `rows`: of the embedding. `quantisation` is in llama.cpp's words ("Q4_K_M"), by
-    `general.file_type`; where the file has none, the type that holds most of the weights.
-    """
-
-    architecture: str
-    settings: Mapping[str, Any]
-    sizes: Mapping[str, int]
-    rows: int
-    rope_factors: NDArray[np.float32] | None
-    quantisation: str
-
-    def settings_of(self, prefix: str) -> dict[str, Any]:
-        """The settings whose names begin with `prefix` and a dot, without it."""
-        return {
-            key.removeprefix(f"{prefix}."): value
-            for key, value in self.settings.items()
-            if key.startswith(f"{prefix}.")
-        }
-
-
-def read_header(file: Path) -> GgufHeader:
-    """Read the header of a GGUF file whose tensors all lie inside the file.
-
-    Raises `InputError` for what is no GGUF file, is truncated, or says of itself what cannot be,
-    and where the package gguf is missing.
-    """
-    if importlib.util.find_spec("gguf") is None:
-        raise InputError(
-            "expected the package gguf, which reads GGUF files, found none: pip install "
-            "'oversquashing-tools[gguf]' (or pip install gguf)"
-        )
-    from gguf import GGUFReader
-    from gguf.constants import LlamaFileType
-
-    remedy = "; fetch it again (of a Git LFS pointer: `git lfs pull`)"
-    with refusal(f"a whole GGUF file, found {file} truncated or corrupt", remedy):
-        reader = GGUFReader(file)
-        settings = {name: field.contents() for name, field in reader.fields.items()}
-        architecture = str(settings["general.architecture"])
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    kinds: Counter[str] = Counter()
-    for tensor in reader.tensors:
-        kinds[tensor.tensor_type.name] += tensor.n_elements
-    quantisation = kinds.most_common(1)[0][0] if kinds else "empty"
-    file_type = settings.get("general.file_type")
-    if file_type in set(LlamaFileType) - {LlamaFileType.GUESSED}:
-        name = LlamaFileType(file_type).name
-        quantisation = name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    embedding, factors = tensors.get("token_embd.weight"), tensors.get(ROPE_FACTORS)
-    return GgufHeader(
-        architecture,
-        settings,
-        {name: tensor.n_elements for name, tensor in tensors.items()},
-        0 if embedding is None else int(embedding.shape[-1]),
-        None if factors is None else np.array(factors.data, np.float32).flatten(),
-        quantisation,
-    )
