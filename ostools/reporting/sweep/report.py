@@ -169,7 +169,7 @@ def _model(sweep: SweepReading, name: str) -> Part:
         *origin_terms(provenance_of(sources[0])),
         ("checkpoint (sha256 of its files)", ", ".join(filter(None, checkpoints))),
         (
-            "weights (sha256) by dtype",
+            "weights (XXH3) by dtype",
             "; ".join(f"{dtype} {', '.join(values)}" for dtype, values in hashes.items()),
         ),
     ]
