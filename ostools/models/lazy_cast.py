@@ -25,7 +25,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ostools.ground.errors import InputError
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.hooks.precision import SIXTEEN_BITS
 
 PART = 1 << 22

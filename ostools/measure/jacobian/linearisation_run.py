@@ -15,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground import InputError, Progress, TransformerBridge, tell, with_progress
-from ostools.ground.memory import available_memory
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import available_memory, chunk
 from ostools.measure.jacobian.certificate import Account, Claim, certify
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised, Start, linearised
 from ostools.measure.jacobian.memory import MemoryPlan, chosen_plan

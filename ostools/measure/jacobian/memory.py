@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.out_of_memory import chunk as chunk_of
+from ostools.ground.memory import chunk as chunk_of
 from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_method, most_rows
 from ostools.models.shape import Shape
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground import TransformerBridge
 from ostools.ground.lens import Cache
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.passes.contexts import (
     has_alibi,
     last_position,

@@ -158,7 +158,7 @@ def failure_stage(
         "dtypes": names,
         "mitigation": probe_task.mitigation,
     }
-    part = partial(part_of, progress, shares=4, units=100)
+    part = partial(part_of, progress, shares=4)
     probes = probe(
         model,
         probe_task.form,
@@ -168,7 +168,7 @@ def failure_stage(
         progress=part(0, 2),
         **encoding,
     )
-    of_dtype = partial(part_of, part(2, 3), shares=len(names), units=100)
+    of_dtype = partial(part_of, part(2, 3), shares=len(names))
     answer_rows: Frame = pd.concat(
         [_answer_rows(probe_task, name, of_dtype(k, k + 1)) for k, name in enumerate(names)],
         ignore_index=True,

@@ -160,7 +160,7 @@ def reproduce(
     ends = list(accumulate((100 * part.weight for part in parts), initial=0))
     with store.locked():
         for part, start, end in zip(parts, ends, ends[1:], strict=False):
-            part_progress = part_of(progress, start, end, ends[-1], ends[-1])
+            part_progress = part_of(progress, start, end, ends[-1])
             try:
                 results[part.name] = _results_of(
                     part, model, store, checked[part.name], origin, part_progress
