@@ -23,17 +23,14 @@ from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.measure.probes.probe import COLUMNS as PROBED
 from ostools.measure.probes.probe import (
     FLOAT32,
-    SWEPT_SEQUENCES,
     Decodability,
     ProbeTask,
     probe,
     require_groups,
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
-from ostools.measure.swept import Swept
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions
 from ostools.models.tokenizer_calls import decoded
@@ -124,7 +121,6 @@ class FailureStage(Result):
     lines_of=(probe,),
     memory=["probes", "logits"],
     untrained_by="random_weights",
-    sweep=lambda: SWEPT,
     in_chunks=True,
     checks=(checked_precisions, require_groups),
 )
@@ -321,20 +317,3 @@ def _hidden_verdict(decoded: float) -> tuple[str, str]:
         share = f"{decoded:.0%} of the prompts"
         return UNDECIDED, f"the pair is below the noise, but the probe is right on {share}"
     return SAME_VECTOR, ""
-
-
-def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:
-    """The verdicts; what probes said place by place is not stored."""
-    none = pd.DataFrame({name: [] for name in PROBED}).astype(PROBED)
-    places = pd.DataFrame({"site": [], "layer": [], "depth": []})
-    probes = Decodability(none, provenance, places)
-    return FailureStage(rows[list(COLUMNS)], provenance, pd.DataFrame(), probes)
-
-
-SWEPT = Swept(
-    read=_from_rows,
-    options=SWEPT_SEQUENCES,
-    fixed={"random_weights": False},
-    casts=True,
-    depends_on_lengths=True,
-)

@@ -39,9 +39,8 @@ from ostools.paper.claims.parts import (
     parts_of,
 )
 from ostools.results import Provenance, Result, load_result, save_table, write_atomically
-from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.cells import code_version, digest
-from ostools.sweep.store import OwnDirectory, disk_errors
+from ostools.sweep.store import UNREADABLE, OwnDirectory, disk_errors
 from ostools.sweep.sweep_file import read_yaml
 
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
