@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from ostools import hooks
 from ostools.ground import InputError, TransformerBridge
 from ostools.ground.arguments import checked_arguments, full_signature, read_argument
-from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.memory import in_smaller_chunks
 from ostools.ground.progress import outermost, watched
 from ostools.measure.position import require_question
 from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded

@@ -177,7 +177,7 @@ class TaskAnswers:
         training.
         """
         prompts = [prompt.prompt for prompt in self.task_prompts]
-        part = partial(part_of, self.progress, shares=1 + self.scored, units=100)
+        part = partial(part_of, self.progress, shares=1 + self.scored)
         scores: Sequence[float] = [math.nan] * len(prompts)
         with mitigations.running(self.model, self.mitigation):
             answer_list = answers(

@@ -138,7 +138,7 @@ class CollapseRun:
             reason = f"{name} changes the forward pass: every prompt has its own"
             batching = Batching("loop", reason)
         in_order = dict.fromkeys((REFERENCE, *keys))
-        for precision, step in with_progress(in_order, progress, units=None):
+        for precision, step in with_progress(in_order, progress):
             key = keys.get(precision, AS_GIVEN)
             try:
                 passes = self._passes(precision, key, self.model, batching, step)

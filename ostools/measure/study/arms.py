@@ -14,7 +14,7 @@ import torch
 
 from ostools import tasks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.memory import in_smaller_chunks
 from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import OtherEndError

@@ -116,7 +116,7 @@ class Measuring:
         start = names.index(section) * count + index
         name_part(f"section {section}, {1 + names.index(section)} of {len(names)}")
         try:
-            return work(part_of(self.progress, start, start + 1, len(names) * count, units=1000))
+            return work(part_of(self.progress, start, start + 1, len(names) * count))
         except (InputError, HookError, MitigationError) as error:
             self.measured.left_out.append(LeftOut(section, f"{subject}{error}"))
             return None

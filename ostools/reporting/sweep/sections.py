@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.page.section import Part, Section, Table, block, reason_of
-from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
+from ostools.reporting.sections.answers import EVALUATE
 from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.style.theme import inert
 from ostools.results import Frame, Provenance, Result
-from ostools.sweep.cell_file import MADE_BY, UNREADABLE
 from ostools.sweep.measurements import MEASUREMENTS, Measurement
 from ostools.sweep.reading import PLACE, SweepReading, provenance_of
+from ostools.sweep.store import MADE_BY, UNREADABLE
 
 MOST_BLOCKS = 24
 """The most results of a measurement that are drawn."""
@@ -143,8 +143,6 @@ LOOKS: dict[str, Look] = {
             ),
         },
     ),
-    "failure-stage": Look(FAILURE_STAGE.title, FAILURE_STAGE.lead, ("seed",)),
-    "probe": Look("What do probes decode?", _DECODED, ("mitigation", "seed")),
     "collapse": Look(
         COLLAPSE.title,
         COLLAPSE.lead,

@@ -19,11 +19,10 @@ from ostools.reporting.sweep.sections import section_of
 from ostools.results import Provenance
 from ostools.sweep import run as run_sweep
 from ostools.sweep import sweep_of
-from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.reading import read
-from ostools.sweep.store import Store
+from ostools.sweep.store import Store, file_of
 from tests.checkpoints import write_checkpoint
 from tests.cli.asking import assert_refused
 from tests.reporting.made import HOSTILE, made_collapse, made_paths, made_sensitivity
