@@ -35,9 +35,8 @@ from ostools.paper.claims.parts import (
     parts_of,
 )
 from ostools.results import Provenance, Result, load_result, save_table, write_atomically
-from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.cells import code_version, digest
-from ostools.sweep.store import OwnDirectory
+from ostools.sweep.store import UNREADABLE, OwnDirectory
 from ostools.sweep.sweep_file import read_yaml
 
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
@@ -138,7 +137,7 @@ def reproduce(
     with store.locked():
         for part in parts:
             end = done + 100 * part.weight
-            part_progress = part_of(progress, done, end, total, total)
+            part_progress = part_of(progress, done, end, total)
             try:
                 results[part.name], seconds[part.name] = _measured(
                     part, model, store, checked[part.name], origin, part_progress
