@@ -30,8 +30,7 @@ from ostools.ground.names import Linearisation, checked_names
 from ostools.ground.words import factor
 from ostools.hooks.sites import is_closed
 from ostools.measure.bounds.certified import WindowedFold, local
-from ostools.measure.formulas.block import BlockTerms
-from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.block import BlockTerms, Forward
 from ostools.measure.formulas.weights import final_gain
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.models import Prompt

@@ -21,7 +21,7 @@ from ostools.measure.collapse.result import FITTED_FROM, exact_from, next_tokens
 from ostools.measure.collapse.verdicts import (
     OVERFLOWS,
     UNDECIDED,
-    CurveVerdict,
+    Curve,
     behind_all_blocks,
     trained_length,
 )
@@ -57,7 +57,7 @@ def main_pair(result: Collapse) -> str:
     return next(kind for kind in COMPARED if kind in kinds)
 
 
-def verdicts_at_y(result: Collapse) -> dict[str, CurveVerdict]:
+def verdicts_at_y(result: Collapse) -> dict[str, Curve]:
     """Verdict on the main pair by dtype, over all seeds; float64, the reference, has none."""
     pair = main_pair(result)
     return {
@@ -67,7 +67,7 @@ def verdicts_at_y(result: Collapse) -> dict[str, CurveVerdict]:
     }
 
 
-def by_first_hidden(results: Sequence[Collapse]) -> list[tuple[str, str, CurveVerdict]]:
+def by_first_hidden(results: Sequence[Collapse]) -> list[tuple[str, str, Curve]]:
     """Task, dtype and verdict at y of every prompt in every precision: those with a range first, by
     where it begins.
     """

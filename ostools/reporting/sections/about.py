@@ -68,7 +68,7 @@ def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
         "model": title_of(model),
         "revision": str(model.get("revision") or "none (not from a hub)"),
         "stored as": model.get("quantisation"),
-        "weights (sha256)": str(model.get("weight_hash")),
+        "weights (XXH3)": str(model.get("weight_hash")),
         "architecture": f"{model.get('architecture')}, {size}",
         "dtype, device": computed_on(model) + (f", {attention} attention" if attention else ""),
         "time": provenance.time,

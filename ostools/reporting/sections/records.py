@@ -94,7 +94,7 @@ class Measuring:
         names, (index, count) = self.plan.names, part
         start = names.index(section) * count + index
         name_part(f"section {section}, {1 + names.index(section)} of {len(names)}")
-        part_of_all = part_of(self.progress, start, start + 1, len(names) * count, units=1000)
+        part_of_all = part_of(self.progress, start, start + 1, len(names) * count)
         try:
             outcome = work(progress=part_of_all)
         except (InputError, HookError, MitigationError) as error:

@@ -34,24 +34,19 @@ from ostools.reporting.sections.about import (
     reading_section,
     versions_of,
 )
-from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
+from ostools.reporting.sections.answers import EVALUATE
 from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.style.theme import inert
 from ostools.reporting.style.theme import title as shown_title
 from ostools.results import Frame, Provenance, Result, checked_output, write_atomically
-from ostools.sweep.cell_file import MADE_BY, UNREADABLE
 from ostools.sweep.measurements import MEASUREMENTS, Measurement
 from ostools.sweep.reading import PLACE, STATES, SweepReading, distinct, provenance_of, read
+from ostools.sweep.store import MADE_BY, UNREADABLE
 
 MOST_LISTED = 50
 """The most failures, and missing cells, that are listed."""
 MOST_BLOCKS = 24
 """The most results of a measurement that are drawn."""
-_DECODED = (
-    "How often linear probes of the last token say the right answer, at every place. A probe is "
-    "tested on sequences that it was not trained on. Beside it stand the same probes with "
-    "shuffled labels and on the same architecture with random weights."
-)
 _PROFILES = (
     "How much of each token v is left in the last token's representation y: norms of the "
     "derivative ∂y/∂v. “full” is the real derivative; “frozen” holds attention patterns and norm "
@@ -82,8 +77,6 @@ class Look:
 
 LOOKS: dict[str, Look] = {
     "evaluate": Look(EVALUATE.title, EVALUATE.lead, ("mitigation", "dtype")),
-    "failure-stage": Look(FAILURE_STAGE.title, FAILURE_STAGE.lead, ("seed",)),
-    "probe": Look("What do probes decode?", _DECODED, ("mitigation", "seed")),
     "collapse": Look(COLLAPSE.title, COLLAPSE.lead, ("mitigation",)),
     "influence-by-distance": Look("Influence by distance", _LONGEST, _OF_PROMPT),
     "token-homogenization": Look("How alike the tokens of a prompt are", _LONGEST, _OF_PROMPT),
@@ -227,7 +220,7 @@ def _model(sweep: SweepReading, name: str) -> Part:
         *origin_terms(provenance_of(sources[0])),
         ("checkpoint (sha256 of its files)", ", ".join(filter(None, checkpoints))),
         (
-            "weights (sha256) by dtype",
+            "weights (XXH3) by dtype",
             "; ".join(f"{dtype} {', '.join(values)}" for dtype, values in hashes.items()),
         ),
     ]

@@ -71,8 +71,8 @@ def test_the_headline_of_a_collapse() -> None:
     for noise, verdict in (
         (
             0.33,
-            "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 31 on, up to 128, the last "
-            "length tried (98 lengths, all tried).",
+            "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 31 on, up to 128 "
+            "(98 of the 98 lengths tried).",
         ),
         (
             0.01,
