@@ -271,10 +271,10 @@ def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd
         interval = Sketch.of(part).trace_interval(_LEVEL)
         table = token_columns(tokens).assign(
             hops=name,
-            frobenius_norm=interval.value.sqrt().cpu(),
-            frobenius_lower=interval.lower.sqrt().cpu(),
-            frobenius_upper=interval.upper.sqrt().cpu(),
-            share=((part * total).sum((0, -1)) / size).cpu(),
+            frobenius_norm=interval.value.sqrt().cpu().numpy(),
+            frobenius_lower=interval.lower.sqrt().cpu().numpy(),
+            frobenius_upper=interval.upper.sqrt().cpu().numpy(),
+            share=((part * total).sum((0, -1)) / size).cpu().numpy(),
         )
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
