@@ -134,7 +134,7 @@ def _models(stored: dict[str, Cells]) -> str:
                 dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
             ]
         )
-    return table(["model", "SHA-256 of the weights", "measured"], rows)
+    return table(["model", "hash of the weights", "measured"], rows)
 
 
 def _of(cells: Cells, prefix: str) -> list[dict[str, Any]]:

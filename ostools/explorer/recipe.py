@@ -122,7 +122,7 @@ def run(request: ViewRequest, model: TransformerBridge, progress: Progress = Fal
     try:
         all_calls = calls(request)
         for place, call in enumerate(all_calls):
-            share = part_of(progress, place, place + 1, len(all_calls), units=1000)
+            share = part_of(progress, place, place + 1, len(all_calls))
             scope[call.name] = call.run(scope, share or False)
     except InactiveMitigationError as error:
         return RecipeResult((scope["first"],), inactive=str(error))

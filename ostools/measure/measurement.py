@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from ostools import hooks
 from ostools.ground import InputError, TransformerBridge
 from ostools.ground.arguments import checked_arguments, full_signature, read_argument
-from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.memory import in_smaller_chunks
 from ostools.ground.progress import outermost, watched
 from ostools.measure.position import require_question
 from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded
 from ostools.measure.task_prompt import require_seeds
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.describe import checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
 
@@ -182,7 +181,6 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
                 stack.enter_context(hooks.locked(models[key]))
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
-            stack.enter_context(checked_once())
             if "encoding" in call.arguments:
                 _encode_prompts(call)
             if stack.enter_context(outermost()) and call.arguments.get("progress") in (None, True):

@@ -202,7 +202,7 @@ def _require_same_modules(model: PreTrainedModel, twin: PreTrainedModel) -> None
         part, user_part = parts.get(path), user_parts.get(path)
         if type(part) is not type(user_part):
             raise InputError(
-                f"expected {type(part).__name__} in {path or 'the model'}, as its configuration "
+                f"expected {'nothing' if part is None else type(part).__name__} in {path or 'the model'}, as its configuration "
                 f"says, found {type(user_part).__name__}: merge adapters, dequantise, and undo "
                 "what replaced modules before it is adopted"
             )

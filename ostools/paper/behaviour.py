@@ -370,7 +370,7 @@ def evaluated(
             seeds=seeds,
             elicitation="chat" if in_chat else "zero-shot",
             max_new_tokens=max_new_tokens if task.reasons else None,
-            progress=part_of(progress, index, index + 1, len(seeds_by_task), units=100),
+            progress=part_of(progress, index, index + 1, len(seeds_by_task)),
             **encoding,
         )
         for index, (task, seeds) in enumerate(seeds_by_task.items())

@@ -32,14 +32,6 @@ from ostools.tasks.repeats import RepeatedIds
 
 
 @dataclass(frozen=True)
-class Job:
-    """A cell that is to be measured, and the memory that it is forecast to take."""
-
-    keyed_cell: KeyedCell
-    forecast: Forecast
-
-
-@dataclass(frozen=True)
 class Terms:
     """What every cell is measured under: the device, the hash of each model's checkpoint, the
     version of the code."""
@@ -72,15 +64,15 @@ def source_of(cell: Cell) -> Checkpoint:
     return locate(cell.model, None, weights_dtype(cell))
 
 
-def forecast(cell: Cell, source: Checkpoint, device: str) -> Forecast:
-    """What measuring `cell` on the model at `source` will hold, the loaded model included.
+def forecast(cell: Cell, device: str) -> Forecast:
+    """What measuring `cell` will hold, the loaded model included.
 
     Of a cell that cannot be measured (a model that is not whole, a length that a task cannot have)
     it forecasts nothing: the error comes when the cell is measured.
     """
     kind = device.partition(":")[0]
     try:
-        model = Unloaded(source, weights_dtype(cell), kind)
+        model = Unloaded(source_of(cell), weights_dtype(cell), kind)
         return model.forecast(_work(cell, model))
     except Exception:  # of a plugin or a broken checkpoint: it is for the cell to fail
         return Forecast(LIBRARIES if kind == "cpu" else 0)
@@ -88,10 +80,10 @@ def forecast(cell: Cell, source: Checkpoint, device: str) -> Forecast:
 
 def _work(cell: Cell, model: Unloaded) -> int:
     measurement = MEASUREMENTS[cell.measurement]
-    values = {**cell.arguments, **measurement.swept.fixed, "lengths": cell.lengths}
+    values = {**cell.arguments, "lengths": cell.lengths}
     values |= {"mitigation": cell.mitigated, "dtypes": [cell.dtype]}
     if cell.text is None:
-        values |= {"task": tasks.task(cell.task), "seeds": cell.seeds}
+        values |= {"task": tasks.task(cell.task), "seeds": [cell.seed]}
         return bytes_of(measurement.function, model, **values)
     # The longest window: of a measurement of pairs by a task of as many tokens.
     if measurement.swept.casts:
@@ -113,8 +105,10 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
-        """Every job once, in any order. Closed early where a run ends early."""
+    def measure(
+        self, cells: Sequence[KeyedCell], terms: Terms
+    ) -> Generator[CellOutcome, None, None]:
+        """Every cell once, in any order. Closed early where a run ends early."""
 
 
 class ThisProcess(Executor):
@@ -123,10 +117,12 @@ class ThisProcess(Executor):
     def device(self, device: str) -> str:
         return str(resolve_device(device))
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
+    def measure(
+        self, cells: Sequence[KeyedCell], terms: Terms
+    ) -> Generator[CellOutcome, None, None]:
         bench = Bench(terms)
-        for job in jobs:
-            yield job.keyed_cell, bench.measure(job.keyed_cell)
+        for keyed_cell in cells:
+            yield keyed_cell, bench.measure(keyed_cell)
 
 
 class Bench:

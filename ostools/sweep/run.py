@@ -9,28 +9,25 @@ from pathlib import Path
 
 from ostools.ground import InputError, Progress, checked_arguments, in_words, tell
 from ostools.measure.swept import TOO_SHORT, Rows
-from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell, cells_of, checkpoint_hash, code_version, keyed
 from ostools.sweep.executor import (
     Executor,
-    Job,
     Terms,
     ThisProcess,
-    forecast,
     source_of,
     weights_dtype,
 )
-from ostools.sweep.store import Failure, Store
+from ostools.sweep.store import Failure, Store, file_of
 from ostools.sweep.sweep_file import Sweep
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`, each with its
-    forecast), what failed before and stays so (`failed`), and the terms of every cell."""
+    """Cells of a sweep (`keyed_cells`), what of them is to be measured
+    (`pending`), what failed before and stays so (`failed`), and the terms of every cell."""
 
     keyed_cells: tuple[KeyedCell, ...]
-    pending: tuple[Job, ...]
+    pending: tuple[KeyedCell, ...]
     failed: tuple[Failure, ...]
     terms: Terms
 
@@ -74,11 +71,7 @@ def plan(
     failures = {} if retry_failed else store.failures()
     missing = [keyed_cell for keyed_cell in keyed_cells if keyed_cell.key not in stored]
     failed = [failures[keyed_cell.key] for keyed_cell in missing if keyed_cell.key in failures]
-    pending = [
-        Job(keyed_cell, forecast(keyed_cell.cell, located[keyed_cell.cell.model], terms.device))
-        for keyed_cell in missing
-        if keyed_cell.key not in failures
-    ]
+    pending = [keyed_cell for keyed_cell in missing if keyed_cell.key not in failures]
     return SweepPlan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
 
 

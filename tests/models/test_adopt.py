@@ -219,7 +219,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "meta": (lambda model: model.to("meta"), r"expected a model with weights, found one on torch's meta device"),
     "more": (
         lambda model: setattr(model.model, "extra", nn.Linear(2, 2)),
-        r"expected NoneType in model\.extra, as its configuration says, found Linear",
+        r"expected nothing in model\.extra, as its configuration says, found Linear",
     ),
     "bias beside": (
         lambda model: setattr(

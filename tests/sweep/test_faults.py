@@ -21,7 +21,8 @@ from ostools.ground.errors import InputError
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.sweep import executor, results, run, store, sweep_of
-from ostools.sweep.executor import CellOutcome, Executor, Job, Terms
+from ostools.sweep.cells import KeyedCell
+from ostools.sweep.executor import CellOutcome, Executor, Terms
 from stress import kills
 from stress._runs import at_change, die, ready, strays
 
@@ -41,16 +42,18 @@ class Quick(Executor):
     def device(self, asked: str) -> str:
         return "cpu"
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
-        for job in jobs:
-            cell = job.keyed_cell.cell
+    def measure(
+        self, cells: Sequence[KeyedCell], terms: Terms
+    ) -> Generator[CellOutcome, None, None]:
+        for keyed_cell in cells:
+            cell = keyed_cell.cell
             if cell.task == self.failing:
-                yield job.keyed_cell, "RuntimeError: planted"
+                yield keyed_cell, "RuntimeError: planted"
                 continue
             table = pd.DataFrame(
                 {**cell.columns, "length": cell.lengths, "value": [1 / 3] * len(cell.lengths)}
             )
-            yield job.keyed_cell, (table, Provenance.without_model())
+            yield keyed_cell, (table, Provenance.without_model())
 
 
 def quick(directory: Path, failing: str = "", lengths: Any = "3:4", **options: Any) -> Any:
@@ -225,8 +228,10 @@ def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, whole: pd.
 
 def test_rows_that_no_table_can_hold_fail_their_cell_alone(tmp_path: Path) -> None:
     class Odd(Quick):
-        def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
-            for keyed_cell, rows in super().measure(jobs, terms):
+        def measure(
+            self, cells: Sequence[KeyedCell], terms: Terms
+        ) -> Generator[CellOutcome, None, None]:
+            for keyed_cell, rows in super().measure(cells, terms):
                 assert not isinstance(rows, str)
                 odd = [{"a": 1}, 2] if keyed_cell.cell.task == "count-ones" else 1.0
                 yield keyed_cell, (rows[0].assign(answer=odd), rows[1])

@@ -197,9 +197,7 @@ def test_a_worker_with_another_plugin_checkpoint_or_code_measures_nothing(
         lambda *of: KeyedCell(of[0], nothing) if name == "keyed" else nothing,
     )
     found = plan(sweep_of(asked(written, **FEW)), tmp_path)
-    assert re.search(
-        message, str(Worker(found.terms, os.getcwd(), 1).measure(found.pending[0].keyed_cell))
-    )
+    assert re.search(message, str(Worker(found.terms, os.getcwd(), 1).measure(found.pending[0])))
 
 
 def test_rows_are_told_of_the_cell_that_they_are_of_whichever_is_done_first(

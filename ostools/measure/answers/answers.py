@@ -19,7 +19,7 @@ import torch
 
 from ostools import hooks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.passes.batches import (
     TOKENS,
     Rows,

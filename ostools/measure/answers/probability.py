@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.answers.answers import end_ids
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic

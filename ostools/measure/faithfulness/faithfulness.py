@@ -30,8 +30,8 @@ from ostools.ground import (
     tell,
     with_progress,
 )
+from ostools.ground.memory import chunk
 from ostools.ground.names import METHOD_KINDS
-from ostools.ground.out_of_memory import chunk
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.bounds.bounds import Bounds

@@ -37,7 +37,7 @@ from ostools.measure.position import predicted_token
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.generic.notes import block_notes
+from ostools.models.generic.choices import block_notes
 from ostools.models.tokens import token_text
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks import Question

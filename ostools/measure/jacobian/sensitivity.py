@@ -48,7 +48,7 @@ from ostools.measure.prompts import (
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.generic.notes import block_notes
+from ostools.models.generic.choices import block_notes
 from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earlier_version
 from ostools.tasks import Question
 

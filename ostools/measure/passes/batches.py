@@ -1,5 +1,5 @@
-"""Which prompts go through a pass together. Those of different lengths: padded on the left where that is proven harmless, else
-equal lengths only.
+"""Which prompts go through a pass together. Those of different lengths: padded on the left where
+that is proven harmless, else equal lengths only.
 
 Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it.
 So a padded batch carries its mask and its position ids explicitly, and there is one only where
@@ -87,23 +87,29 @@ def padding(model: TransformerBridge) -> Padding:
     (`_EDITS_OF_ONE_POSITION`) changes nothing of another. In 16 bits sums over more keys round
     otherwise, and two tokens that are nearly as likely may change places.
     """
-    batching = batching_of(model)
-    if batching.name == "loop":
-        return Padding(False, batching.reason)
+    if reason := _whole(model):
+        return Padding(False, reason)
     for dtype in {parameter.dtype for parameter in model.parameters()} - {
         torch.float32,
         torch.float64,
     }:
         name = str(dtype).removeprefix("torch.")
         return Padding(False, f"in {name} the rounding of longer sums could choose another token")
-    if edits := [
-        edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION
-    ]:
-        return Padding(False, f"the active edit {edits[0].kind!r} would act on the padding too")
-    if any(isinstance(module, HookPoint) and is_observed(module) for module in model.modules()):
-        return Padding(False, "what is being captured would hold the padding too")
     carried = "its mask" if has_alibi(model) else "mask and position ids"
     return Padding(True, f"left padding, with {carried}")
+
+
+def _whole(model: TransformerBridge) -> str:
+    """Why each prompt has to be read whole and by itself; empty where none has to."""
+    batching = batching_of(model)
+    if batching.name == "loop":
+        return batching.reason
+    edits = [edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION]
+    if edits:
+        return f"the active edit {edits[0].kind!r} would act on the padding too"
+    if any(isinstance(module, HookPoint) and is_observed(module) for module in model.modules()):
+        return "what is being captured would hold the padding too"
+    return ""
 
 
 def shared_prefix(
@@ -114,16 +120,16 @@ def shared_prefix(
 
     The padding then stands behind the prefix. That is harmless where padding is (`padding`), and
     where no window slides within the prompts and the `steps` tokens after them: a window counts the
-    padding too.
+    padding too. Prompts of one length share it in 16 bits as well: no sum is longer than by itself.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
     most = max(shortest - keep, 0)
     starts = zip(*(ids[:most] for ids in prompts), strict=True)
     alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
-    if len(prompts) < 2 or alike < _WORTH_SHARING or not reads_on(model):
+    if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _whole(model):
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())
-    return 0 if slides and shortest < longest else alike
+    return 0 if shortest < longest and (slides or not padding(model).allowed) else alike
 
 
 def reads_on(model: TransformerBridge) -> bool:

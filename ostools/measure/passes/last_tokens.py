@@ -27,9 +27,12 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground import TransformerBridge
 from ostools.ground.lens import Cache
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.passes.batches import TOKENS, Batching, batches
-from ostools.measure.passes.contexts import captured_pass, last_position
+from ostools.measure.passes.contexts import (
+    captured_pass,
+    last_position,
+)
 from ostools.measure.passes.output import logit_scale, soft_cap
 from ostools.mitigations.passes import own_windows
 from ostools.models.precision.torch_state import float32_products

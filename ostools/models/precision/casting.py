@@ -24,7 +24,7 @@ from ostools.ground import (
     TransformerBridge,
     checked_arguments,
 )
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.hooks.errors import FormatError
 from ostools.hooks.register import remove_observers
 from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored

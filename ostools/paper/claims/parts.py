@@ -128,7 +128,7 @@ def _over_squashing(
                 "which tokens are the sequence's is not known: its tokenizer does not say where "
                 "its tokens stand"
             )
-        part_progress = part_of(progress, seed, seed + 1, len(options["seeds"]), units=100)
+        part_progress = part_of(progress, seed, seed + 1, len(options["seeds"]))
         measured = ost.sensitivity(
             model, task_prompt.prompt, method="exact", progress=part_progress
         )

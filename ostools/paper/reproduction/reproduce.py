@@ -39,9 +39,8 @@ from ostools.paper.claims.parts import (
     parts_of,
 )
 from ostools.results import Provenance, Result, load_result, save_table, write_atomically
-from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.cells import code_version, digest
-from ostools.sweep.store import OwnDirectory, disk_errors
+from ostools.sweep.store import UNREADABLE, OwnDirectory, disk_errors
 from ostools.sweep.sweep_file import read_yaml
 
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
@@ -160,7 +159,7 @@ def reproduce(
     ends = list(accumulate((100 * part.weight for part in parts), initial=0))
     with store.locked():
         for part, start, end in zip(parts, ends, ends[1:], strict=False):
-            part_progress = part_of(progress, start, end, ends[-1], ends[-1])
+            part_progress = part_of(progress, start, end, ends[-1])
             try:
                 results[part.name] = _results_of(
                     part, model, store, checked[part.name], origin, part_progress
