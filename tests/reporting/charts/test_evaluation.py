@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ostools.reporting.findings.answers import evaluation_findings
-from ostools.theory.statistics.heaping import heaping
+from ostools.theory.statistics.answers import heaping
 from tests.reporting.made import made_evaluation as made
 from tests.reporting.made import rows_of, tables_of, words_of
 
