@@ -14,7 +14,7 @@ import torch
 
 from ostools import tasks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.memory import in_smaller_chunks
 from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import OtherEndError
@@ -194,7 +194,7 @@ class Arm:
         self.next_tokens += next_tokens(result)
         for dtype, reason in result.overflowing().items():
             self._refuse("collapse_distance", [dtype], reason)
-        exact = reference_at_y(result.reference).assign(dtype="float64")
+        exact = reference_at_y(result).assign(dtype="float64")
         rounded: Frame = result.summary.rename(columns={"noise": "rounding"})
         rounded = rounded[rounded["dtype"] != "float64"].sort_values("dtype", kind="stable")
         statuses = cache(self._pair_statuses)

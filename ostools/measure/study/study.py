@@ -170,7 +170,7 @@ def study(
     )
     plain = arm_of(None)
     arms = {name: arm_of(mitigation) for name, mitigation in mitigation_by_name.items()}
-    for arm, part in with_progress((plain, *arms.values()), progress, units=None):
+    for arm, part in with_progress((plain, *arms.values()), progress):
         arm.measure(part)
     tables = [
         paired_rows(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()

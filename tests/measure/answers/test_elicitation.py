@@ -13,8 +13,8 @@ import torch
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers import evaluate as asking
-from ostools.measure.answers.answers import Answer, answers
-from ostools.measure.answers.probability import answer_log_probability, line_ends
+from ostools.measure.answers.answers import Answer, answer_log_probability, answers
+from ostools.measure.answers.probability import line_ends
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, Reader, judge
 from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import (

@@ -21,7 +21,7 @@ from ostools.mitigations import Hint
 from ostools.mitigations.passes import SlidingWindow
 from ostools.results import Provenance
 from ostools.tasks import AppendixTask
-from ostools.theory.statistics.paired import paired_difference
+from ostools.theory.statistics.answers import paired_difference
 from tests.checkpoints import tiny_model
 
 LEVEL = 0.95
