@@ -20,7 +20,7 @@ from unittest.mock import patch
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import ask_endpoint
 from tests.measure.hosted.server import completion
-from tests.measure.hosted.test_limits import ASKED, MARKER, PROXIES, raw_server, send_nothing
+from tests.measure.hosted.test_endpoint import ASKED, MARKER, PROXIES, raw_server, send_nothing
 
 CASES = 250
 _TIMEOUT, _AT_MOST = 0.5, 10.0

@@ -1,7 +1,14 @@
-"""A server is asked every question once, its key stays secret, and a run that was cut off goes on."""
+"""A server is asked every question once, its key stays secret, and a run that was cut off goes on; what
+leaves this machine towards it, how long an answer may take, and what it may hold.
+"""
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +21,25 @@ from ostools.tasks import Question
 from tests.measure.hosted.server import completion, served
 
 MARKER = "sk-marker-0123456789"
+PROXIES = (
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+)
+ASKED = tasks.questions("count-ones", lengths=[1])
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openai")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+    monkeypatch.setenv("OPENAI_API_KEY", MARKER)
+    for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -172,3 +191,164 @@ def test_urls_that_are_none_or_would_give_a_key_away(
         ask_endpoint(url, "m", questions(1), tmp_path / "a.jsonl")
     assert MARKER not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+@contextmanager
+def raw_server(answer: Callable[[socket.socket, bytes], None]) -> Iterator[tuple[str, list[bytes]]]:
+    """A server of bytes: its address, and the requests as they came. `answer` writes to the socket
+    what it likes.
+    """
+    heard: list[bytes] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def talk(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            request = connection.recv(2**20)
+            heard.append(request)
+            answer(connection, request)
+
+    def listen() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=[listening.accept()[0]], daemon=True).start()
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", heard
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+
+
+def send_nothing(connection: socket.socket, request: bytes) -> None:
+    connection.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+
+
+def test_a_proxy_of_the_environment_sees_nothing_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        raw_server(send_nothing) as (proxy, seen),
+        served(lambda _: (200, completion("1"))) as (url, heard),
+    ):
+        for name in PROXIES[:6]:
+            monkeypatch.setenv(name, proxy)
+        ask_endpoint(url.replace("127.0.0.1", "localhost"), "m", ASKED, tmp_path / "a.jsonl")
+        assert seen == []
+    assert [one["authorization"] for one in heard] == [f"Bearer {MARKER}"]
+
+
+def test_a_proxy_sees_of_https_the_name_of_the_host_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with raw_server(lambda connection, _: connection.sendall(b"HTTP/1.1 502 no\r\n\r\n")) as (
+        proxy,
+        seen,
+    ):
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        with pytest.raises(InputError, match="expected a chat completion"):
+            ask_endpoint("https://example.org/v1", "m", ASKED, tmp_path / "a.jsonl", retries=0)
+    assert seen
+    assert all(
+        one.startswith(b"CONNECT example.org:443 ") and MARKER.encode() not in one for one in seen
+    )
+
+
+def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
+    named = (
+        "X-Team: team-secret",
+        "Authorization: Bearer other-secret",
+        "Host: secret",
+        "User-Agent: secret",
+    )
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "\n".join(named))
+    with (
+        raw_server(send_nothing) as (url, heard),
+        pytest.raises(InputError, match="expected a chat completion"),
+    ):
+        ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+    assert all(b"secret" not in request for request in heard)
+    assert all(
+        f"authorization: Bearer {MARKER}".lower() in request.decode().lower() for request in heard
+    )
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    with raw_server(send_nothing) as (other, seen):
+        moved = f"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: {other}/v1\r\n\r\n".encode()
+        refused = pytest.raises(InputError, match="307")
+        with raw_server(lambda connection, _: connection.sendall(moved)) as (url, _), refused:
+            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
+        assert seen == []
+
+
+def drip(connection: socket.socket, request: bytes) -> None:
+    """Send an answer without an end, a byte at a time."""
+    connection.sendall(HEAD + b"Content-Length: 1000000000000\r\n\r\n")
+    while True:
+        connection.sendall(b" ")
+        time.sleep(0.05)
+
+
+def test_an_answer_without_an_end_is_cut(tmp_path: Path) -> None:
+    with raw_server(drip) as (url, _):
+        start = time.monotonic()
+        with pytest.raises(InputError, match=r"no whole answer in 0\.5 seconds"):
+            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=0.5)
+        assert time.monotonic() - start < 6
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    return completion("1") | values
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (changed(choices=[{"message": "text"}]), "expected a chat completion"),
+        (
+            completion("half \ud83d"),
+            "was not stored: the line: invalid JSON: unexpected end of hex escape",
+        ),
+        (
+            completion("1", tokens=-1),
+            "was not stored: prompt_tokens: input should be greater than or equal to 0",
+        ),
+        (
+            changed(choices=[{"message": {"content": ["1"]}}]),
+            "was not stored: text: input should be a valid string",
+        ),
+        (
+            completion("1", reason=f"because {MARKER}"),
+            "an answer holds the key",
+        ),
+    ],
+)
+def test_what_no_table_can_hold_is_refused_and_not_stored(
+    tmp_path: Path, sent: Any, words: str
+) -> None:
+    file = tmp_path / "a.jsonl"
+    with (
+        served(lambda _: (200, sent)) as (url, _),
+        pytest.raises(InputError, match=words) as refused,
+    ):
+        ask_endpoint(url, "m", ASKED, file)
+    assert not file.exists()
+    assert MARKER not in str(refused.value)
+    str(refused.value).encode()
+    with served(lambda _: (200, completion("1"))) as (url, _):
+        assert ask_endpoint(url, "m", ASKED, file).answer_by_id
+
+
+@pytest.mark.parametrize("key", ["sk\none", "skä"])
+def test_a_key_that_no_header_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr("os.environ", {"OPENAI_API_KEY": key})
+    with pytest.raises(InputError, match="OPENAI_API_KEY: expected a key") as refused:
+        ask_endpoint("http://127.0.0.1:9/v1", "m", ASKED, tmp_path / "a.jsonl")
+    assert key not in str(refused.value)
