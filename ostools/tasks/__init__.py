@@ -8,7 +8,6 @@ of token ids are of this kind too.
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.base import Task
-from ostools.tasks.named import REPEATING_TASKS, label, names, pairs_or_task, task
 from ostools.tasks.pairs import (
     FIGURE_5,
     CollapseTask,
@@ -22,7 +21,16 @@ from ostools.tasks.pairs import (
     figure_5d,
     theorem_pair,
 )
-from ostools.tasks.questions import Question, prompts_jsonl, questions
+from ostools.tasks.questions import (
+    REPEATING_TASKS,
+    Question,
+    label,
+    names,
+    pairs_or_task,
+    prompts_jsonl,
+    questions,
+    task,
+)
 from ostools.tasks.repeats import PairsOfIds, RepeatedIds, RepeatTask, letters
 
 __all__ = [

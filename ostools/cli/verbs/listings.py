@@ -13,10 +13,10 @@ from ostools.cli.commands import MEASURED
 from ostools.cli.global_options import on_one_line
 from ostools.mitigations import named as mitigations_named
 from ostools.mitigations.registry import Listed
-from ostools.tasks import named as tasks_named
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import options_of
 from ostools.tasks.pairs import CollapseTask
+from ostools.tasks.questions import REPEATING_TASKS, listing, task
 
 _DISTRIBUTION = "oversquashing-tools"
 _OK, _MISSING, _NOTE = "ok", "MISSING", "note"
@@ -33,15 +33,15 @@ def tasks() -> None:
     compare, with a prompt of six items, whose last is then repeated.
     """
     rows = []
-    for listed in tasks_named.listing():
+    for listed in listing():
         if listed.name in APPENDIX_NAMES:  # the paper's prompts share a class, not their options
             listed = listed._replace(options=options_of(listed.name))
-        what = tasks_named.task(listed.name).prompt(4) if listed.usable else listed.summary
+        what = task(listed.name).prompt(4) if listed.usable else listed.summary
         rows.append(_row(listed, what))
     pairs = []
-    for name in tasks_named.REPEATING_TASKS:
+    for name in REPEATING_TASKS:
         options = "" if name == "text" else "items=text|ids"
-        example = tasks_named.task(name, CollapseTask).example
+        example = task(name, CollapseTask).example
         pairs.append(_row(Listed(name, "ostools", options, "", True), example))
     terminal.give_tables({"Tasks": rows, "Pairs of prompts": pairs})
 
