@@ -1,19 +1,26 @@
-"""Effects predicted to first order, held against the real ones: how well they agree, and whether
-they may be believed.
+"""Whether a prediction may be believed: a form of the path sum beside measured norms, effects
+predicted to first order beside the real ones.
+
+By rules that were fixed before anything was measured. An order is right from a rank correlation of
+`RIGHT_RANK` on, over at least `FEWEST` things. A size is right within a factor of `RIGHT_FACTOR`,
+of a form in the median over tokens. A form without a scale is held to its order alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ostools.measure.bounds.variants import judged
+from ostools.ground.words import factor
 from ostools.results import Frame
 from ostools.theory.profiles import rank_correlation
 
+RIGHT_RANK, RIGHT_FACTOR, FEWEST = 0.9, 2.0, 8
 GREATEST = 3
 """First order is believed where it has the sign and size of each of this many greatest real
 effects.
@@ -46,7 +53,7 @@ def first_order_agreement(
     parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of
     those same_sign (the share whose two effects have the same sign) and within_factor_2 (the share
     whose prediction is between half and twice the real effect); believed and words (whether first
-    order may be believed, by the rules of `ostools.measure.bounds.variants`: the order of all
+    order may be believed, by the rules above: the order of all
     parts, and sign and size of each of the three greatest real effects); largest, largest_predicted
     (the parts with the greatest real and predicted effect, by size).
     """
@@ -72,3 +79,76 @@ def first_order_agreement(
         "largest": str(names[int(np.abs(real).argmax())]),
         "largest_predicted": str(names[int(np.abs(predicted).argmax())]),
     }
+
+
+Values = Float[np.ndarray, " pos"]
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Verdict on one form on one prompt. `believed`: None where it could not be tested. `spearman`:
+    rank correlation with the norms. `log10_off`: median over tokens of log10(value / norm), 0
+    inside the norm's interval; NaN of a form without a scale.
+    `words`: the verdict with its reason, as charts and tables show it."""
+
+    believed: bool | None
+    spearman: float
+    log10_off: float
+    words: str
+
+    @property
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for the provenance, None for what is not known."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in vars(self).items()
+        }
+
+
+def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled: bool) -> Belief:
+    """Verdict on the values of a form beside norms with their intervals (exact norms: both limits
+    are the norm).
+    """
+    nearest = np.clip(value, lower, upper)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log10(value) - np.log10(nearest)
+    off = float(np.median(np.where(value == nearest, 0.0, ratio))) if scaled else math.nan
+    what = f"{len(value)} tokens"
+    return judged(rank_correlation(value, norm), off, what, len(value), scaled=scaled)
+
+
+def judged(
+    rank: float, off: float, what: str, count: int, *, scaled: bool = True, size: str = ""
+) -> Belief:
+    """Verdict by the rules on a rank correlation over `count` things (`what`: in words) and on
+    log10 of the error of a size.
+
+    `size`: words for the error of the size where a factor does not say it.
+    """
+    if count < FEWEST:
+        return Belief(None, rank, off, f"not tested here: {what}, {FEWEST} needed")
+    if math.isnan(rank):
+        return Belief(
+            None, rank, off, "not tested here: one of the two sides is the same everywhere"
+        )
+    right_order, right_size = rank >= RIGHT_RANK, not scaled or abs(off) <= math.log10(RIGHT_FACTOR)
+    # A rank just below the limit is not written as the limit.
+    digits = 2 if right_order or round(rank, 2) < RIGHT_RANK else 4
+    order, size = f"Spearman {rank:.{digits}f}", size or f"size off by {_times(off)}"
+    if right_order and right_size:
+        return Belief(
+            True,
+            rank,
+            off,
+            f"believed here: {order}" + (f", {size}" if scaled else ", order alone"),
+        )
+    wrong = [words for words, right in ((size, right_size), (order, right_order)) if not right]
+    return Belief(False, rank, off, f"not believed here: {', '.join(wrong)}")
+
+
+def _times(log10: float) -> str:
+    """The factor in words, the same for too large and too small."""
+    if math.isinf(log10):
+        return "more than any factor"
+    factor_words = factor(abs(log10))
+    return factor_words if factor_words.startswith("10^") else f"a factor of {factor_words}"

@@ -10,7 +10,8 @@ that costs more than the measured profile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Unpack
 
@@ -29,12 +30,13 @@ from ostools.measure.bounds.variants import (
     USUAL,
     MlpNorm,
     Variant,
-    beliefs,
     checked_variants,
     undescribed,
     variant_named,
 )
+from ostools.measure.first_order import Belief, belief
 from ostools.measure.formulas.block import forward
+from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.memory import blocks_bytes
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -49,6 +51,9 @@ from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earl
 from ostools.tasks import Question
 from ostools.theory import path_sum
 
+# Of the sketch that a form is held against.
+_COTANGENTS = 8
+
 
 @dataclass(frozen=True, eq=False)
 class Bounds(Result):
@@ -57,7 +62,7 @@ class Bounds(Result):
     Columns: position, token_id, token, origin, variant, kind (certified | paper), linearisation
     ("frozen": patterns and norm scales held, the theorem's assumptions), norm ("operator"), value,
     believed (whether a form that is no bound has the order
-    and the size of a sketch of that derivative, by the rules of `ostools.measure.bounds.variants`;
+    and the size of a sketch of that derivative, by the rules of `ostools.measure.first_order`;
     missing of a certified bound, and where it could not be tested). `beliefs` has the numbers
     behind it, one row a form: variant, believed, spearman, log10_off, words.
     """
@@ -162,7 +167,7 @@ def bounds(
     with mitigated.acting(work):
         _require_memory(shape, names, len(ids), max_memory)
         values = _fold(work, tokens, names, mlp_norm, progress)
-        verdicts = beliefs(work, tokens, values if believe else {}, max_memory)
+        verdicts = _beliefs(work, tokens, values if believe else {}, max_memory)
     parameters = dict(provenance.parameters)
     if verdicts:
         parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
@@ -222,6 +227,44 @@ def _table(tokens: Prompt, variant: Variant, values: Float[Tensor, " pos"]) -> p
     names = {"variant": variant.name, "kind": variant.kind}
     names |= {"linearisation": LINEARISATION, "norm": NORM}
     return token_columns(tokens).assign(**names, value=values.cpu().numpy())
+
+
+def _beliefs(
+    model: TransformerBridge,
+    tokens: Prompt,
+    values: Mapping[str, Float[Tensor, " pos"]],
+    max_memory: int | None,
+) -> dict[str, Belief]:
+    """Verdict on each variant that is no bound, beside a sketch of the frozen derivative.
+
+    `values`: of the last token, by variant. Active edits are respected. Where the sketch is refused
+    the form is untested, with the reason.
+    """
+    forms = {
+        name: variant_named(name) for name in values if variant_named(name).kind != "certified"
+    }
+    if not forms:
+        return {}
+    try:
+        frame: Frame = sensitivity(
+            model,
+            tokens,
+            linearisations=LINEARISATION,
+            method="sketch",
+            cotangents=_COTANGENTS,
+            max_memory=max_memory,
+            progress=False,
+        ).frame
+    except InputError as error:
+        return dict.fromkeys(forms, Belief(None, math.nan, math.nan, f"not tested here: {error}"))
+    lower, upper = (frame[f"{NORM}_{end}"].to_numpy(float) for end in ("lower", "upper"))
+    # The order of operator norms is taken from the Frobenius norms: of an operator norm a sketch
+    # knows two limits.
+    order = frame["frobenius_norm"].to_numpy(float)
+    return {
+        name: belief(values[name].cpu().numpy(), order, lower, upper, scaled=form.scaled)
+        for name, form in forms.items()
+    }
 
 
 SWEPT = Swept(

@@ -1,42 +1,42 @@
-"""The forms of the path sum, by name: how each reads one block, what it multiplies the product
-with, and whether one that is no bound may be believed.
+"""The forms of the path sum, by name: how each reads one block, and what it multiplies the product
+with.
 
 A variant walks the blocks from the last to the first, so that one block's weights are in memory at
-a time.
+a time. The certified bounds of the frozen derivative have no free constant, and none estimated from
+below (docs/theory.md 3.2).
 
-A form is believed on a prompt for its order and its size beside the measured norms, by rules that
-were fixed before anything was measured. The order is right from a rank correlation of `RIGHT_RANK`
-on, over at least `FEWEST` tokens. The size is right within a factor of `RIGHT_FACTOR` in the median
-over tokens. A form without a scale is held to its order alone. Cost beside a path sum: one sketch
-of `COTANGENTS` cotangents.
+`local` multiplies bounds of single blocks' norms. It costs n norms of d x d matrices a block beside
+its pattern (none with mlp_norm="product").
+
+`windowed(k)` groups the blocks by k, from the last one down, takes norms of each group's exact
+Jacobian, token by token, and multiplies them, with one matrix W for every group of blocks a + 1 to
+b:
+
+    W_ij = || d v_i^(b) / d v_j^(a) ||_2, patterns and scales held, the final norm included at b = L
+
+so that `local` >= `windowed(1)` >= `windowed(k)` >= `windowed(m k)` >= `windowed(L)`, which is the
+measured norm. Cost: d_model cotangents for every token through every block, and n^2 / 2 norms of d
+x d matrices a group: a diagnostic of what chaining norms costs. Memory: k n d_model^2.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge
+from ostools.ground import TransformerBridge
 from ostools.ground.names import Linearisation, checked_names
-from ostools.ground.words import factor
 from ostools.hooks.sites import is_closed
-from ostools.measure.bounds.certified import WindowedFold, local
 from ostools.measure.formulas.block import BlockTerms, Forward
-from ostools.measure.formulas.weights import final_gain
-from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.models import Prompt
-from ostools.results import Frame
+from ostools.measure.formulas.weights import final_gain, final_norm
 from ostools.theory import path_sum
-from ostools.theory.profiles import rank_correlation
 
 MlpNorm = Literal["svd", "product"]
 Kind = Literal["certified", "paper"]
@@ -105,6 +105,80 @@ class RowFold:
             return self.rows[0]
         beta_3 = self.run.final_norm_scale[-1] / final_gain(self.run.model).abs().max()
         return constant(self.block_numbers, float(beta_3)) * self.rows[0]
+
+
+Edges = Float[Tensor, "query key"]
+
+
+def local(view: BlockTerms) -> Edges:
+    """(1 + ||D_i||) ( sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij )."""
+    return path_sum.local_edges(view.weighted, view.r1, view.rp1, view.mlp_norms, view.parallel)
+
+
+Cotangents = Float[Tensor, "d_out pos d_model"]
+
+
+def pull(
+    block: BlockTerms, rows: Float[Tensor, "all_pos d_model d_model"], cotangents: Cotangents
+) -> Cotangents:
+    """g^T (I + D) T for cotangents on the first positions: from what leaves a block to what enters
+    it, patterns and scales held. `rows`: I + D. Of a parallel block g^T (T + D).
+    """
+    n, weights = cotangents.shape[1], block.weights
+    after = torch.einsum("opd,pde->ope", cotangents, rows[:n])
+    scaled = (cotangents if block.parallel else after) / block.rp1[:n, None]
+    received = torch.zeros_like(after)
+    for pattern, left_matrix, right in zip(
+        block.pattern[:, :n, :n], weights.left_factor, weights.right, strict=True
+    ):
+        received += pattern.mT @ (scaled @ left_matrix) @ right
+    return after + received / block.r1[:n, None]
+
+
+@dataclass
+class WindowedFold:
+    """Groups the blocks by k, from the last one down, and multiplies the groups' norms."""
+
+    run: Forward
+    k: int
+
+    def __post_init__(self) -> None:
+        scale = self.run.final_norm_scale
+        self.rows = torch.eye(len(scale), dtype=scale.dtype, device=scale.device)[-1:]
+        self.front: Float[Tensor, "d_model d_model"] | None = final_norm(self.run.model)
+        self.group: list[tuple[BlockTerms, Float[Tensor, "pos d_model d_model"]]] = []
+
+    def step(self, block: BlockTerms) -> None:
+        block.require_causal(f"windowed({self.k})")
+        self.group.append((block, block.rows))
+        if len(self.group) == self.k or block.layer == 0:
+            self.rows = self.rows @ self._norms()
+            self.group, self.front = [], None
+
+    def _norms(self) -> Edges:
+        """W of the group, every token as query; of the top group, which has the final norm inside,
+        the last alone (others 0).
+        """
+        scale = self.run.final_norm_scale
+        norms = torch.zeros(len(scale), len(scale), dtype=scale.dtype, device=scale.device)
+        for i in range(len(scale)) if self.front is None else [len(scale) - 1]:
+            norms[i, : i + 1] = path_sum.spectral_norms(self._jacobian(i))
+        return norms
+
+    def _jacobian(self, i: int) -> Float[Tensor, "key d_out d_model"]:
+        """The group's Jacobian of token i with respect to every token up to it."""
+        rows = self.group[0][1]
+        front = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+        if self.front is not None:
+            front = self.front / self.run.final_norm_scale[i]
+        cotangents = front.new_zeros(len(front), i + 1, front.shape[1])
+        cotangents[:, i] = front
+        for block, rows in self.group:
+            cotangents = pull(block, rows, cotangents)
+        return cotangents.transpose(0, 1)
+
+    def values(self) -> Float[Tensor, " pos"]:
+        return self.rows[0]
 
 
 # Equation 4's factors and its sigma_psi^L.
@@ -181,117 +255,3 @@ def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str
         "another one"
     )
     return {name: papers for name in names if variant_named(name).kind == "paper"}
-
-
-RIGHT_RANK, RIGHT_FACTOR, FEWEST = 0.9, 2.0, 8
-COTANGENTS = 8
-
-Values = Float[np.ndarray, " pos"]
-
-
-@dataclass(frozen=True)
-class Belief:
-    """Verdict on one form on one prompt. `believed`: None where it could not be tested. `spearman`:
-    rank correlation with the norms. `log10_off`: median over tokens of log10(value / norm), 0
-    inside the norm's interval; NaN of a form without a scale.
-    `words`: the verdict with its reason, as charts and tables show it."""
-
-    believed: bool | None
-    spearman: float
-    log10_off: float
-    words: str
-
-    @property
-    def as_dict(self) -> dict[str, object]:
-        """Plain values for the provenance, None for what is not known."""
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in vars(self).items()
-        }
-
-
-def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled: bool) -> Belief:
-    """Verdict on the values of a form beside norms with their intervals (exact norms: both limits
-    are the norm).
-    """
-    nearest = np.clip(value, lower, upper)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log10(value) - np.log10(nearest)
-    off = float(np.median(np.where(value == nearest, 0.0, ratio))) if scaled else math.nan
-    what = f"{len(value)} tokens"
-    return judged(rank_correlation(value, norm), off, what, len(value), scaled=scaled)
-
-
-def judged(
-    rank: float, off: float, what: str, count: int, *, scaled: bool = True, size: str = ""
-) -> Belief:
-    """Verdict by the rules on a rank correlation over `count` things (`what`: in words) and on
-    log10 of the error of a size.
-
-    `size`: words for the error of the size where a factor does not say it.
-    """
-    if count < FEWEST:
-        return Belief(None, rank, off, f"not tested here: {what}, {FEWEST} needed")
-    if math.isnan(rank):
-        return Belief(
-            None, rank, off, "not tested here: one of the two sides is the same everywhere"
-        )
-    right_order, right_size = rank >= RIGHT_RANK, not scaled or abs(off) <= math.log10(RIGHT_FACTOR)
-    # A rank just below the limit is not written as the limit.
-    digits = 2 if right_order or round(rank, 2) < RIGHT_RANK else 4
-    order, size = f"Spearman {rank:.{digits}f}", size or f"size off by {_times(off)}"
-    if right_order and right_size:
-        return Belief(
-            True,
-            rank,
-            off,
-            f"believed here: {order}" + (f", {size}" if scaled else ", order alone"),
-        )
-    wrong = [words for words, right in ((size, right_size), (order, right_order)) if not right]
-    return Belief(False, rank, off, f"not believed here: {', '.join(wrong)}")
-
-
-def beliefs(
-    model: TransformerBridge,
-    tokens: Prompt,
-    values: Mapping[str, Float[Tensor, " pos"]],
-    max_memory: int | None,
-) -> dict[str, Belief]:
-    """Verdict on each variant that is no bound, beside a sketch of the frozen derivative.
-
-    `values`: of the last token, by variant. Active edits are respected. Where the sketch is refused
-    the form is untested, with the reason.
-    """
-    forms = {
-        name: variant_named(name) for name in values if variant_named(name).kind != "certified"
-    }
-    if not forms:
-        return {}
-    try:
-        frame: Frame = sensitivity(
-            model,
-            tokens,
-            linearisations=LINEARISATION,
-            method="sketch",
-            cotangents=COTANGENTS,
-            max_memory=max_memory,
-            progress=False,
-        ).frame
-    except InputError as error:
-        return dict.fromkeys(forms, Belief(None, math.nan, math.nan, f"not tested here: {error}"))
-    lower, upper = (frame[f"{NORM}_{end}"].to_numpy(float) for end in ("lower", "upper"))
-    # The order of operator norms is taken from the Frobenius norms: of an operator norm a sketch
-    # knows two limits.
-    order = frame["frobenius_norm"].to_numpy(float)
-    return {
-        name: belief(values[name].cpu().numpy(), order, lower, upper, scaled=form.scaled)
-        for name, form in forms.items()
-    }
-
-
-def _times(log10: float) -> str:
-    """The factor in words, the same for too large and too small."""
-    if math.isinf(log10):
-        return "more than any factor"
-    factor_words = factor(abs(log10))
-    return factor_words if factor_words.startswith("10^") else f"a factor of {factor_words}"

@@ -20,7 +20,8 @@ from ostools.ground.names import METHOD_KINDS
 from ostools.measure.answers.paired import AnswerDifference, answer_difference
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.bounds.bounds import Bounds
-from ostools.measure.bounds.variants import belief, variant_named
+from ostools.measure.bounds.variants import variant_named
+from ostools.measure.first_order import belief
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
@@ -42,7 +43,7 @@ class Comparison(Result):
     promise nothing), median_log10_looseness and max_log10_looseness (log10 of value / measured; NA
     where the variant's constant is unknown), spearman (rank correlation with the measured profile;
     NA where a profile is flat), believed and words (of a form that is no bound: whether its order
-    and size are right on this prompt, by the rules of `measure.bounds.variants`, and the verdict in
+    and size are right on this prompt, by the rules of `measure.first_order`, and the verdict in
     words; NA and "" for a certified bound).
 
     `holds` is True where the variant is nowhere below the measured norm, False where it is below

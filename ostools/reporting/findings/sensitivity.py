@@ -15,7 +15,7 @@ import pandas as pd
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import factor, number, ratio
 from ostools.measure import Comparison, Profile, Sensitivity, of_text
-from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
+from ostools.measure.first_order import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.jacobian.norms import WIDE
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.reporting.findings import SHAPES, present, where_read

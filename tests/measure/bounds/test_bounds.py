@@ -14,7 +14,8 @@ import pytest
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.measure.bounds.variants import FEWEST, RIGHT_RANK, belief, judged, undescribed
+from ostools.measure.bounds.variants import undescribed
+from ostools.measure.first_order import FEWEST, RIGHT_RANK, belief, judged
 from ostools.measure.formulas import weights
 from ostools.models import Prompt
 from tests.checkpoints import Family, tiny_model
