@@ -98,9 +98,9 @@ class Sensitivity(Result):
         )
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.profile import sensitivity_result_chart
+        from ostools.reporting.charts.tokens import sensitivity_chart
 
-        return sensitivity_result_chart(self)
+        return sensitivity_chart(self)
 
     def findings(self) -> list[str]:
         from ostools.reporting.findings.sensitivity import sensitivity_findings

@@ -106,7 +106,7 @@ class FailureStage(Result):
         return failure_stage_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.probes import failure_stage_findings
+        from ostools.reporting.findings.answers import failure_stage_findings
 
         return failure_stage_findings(self)
 

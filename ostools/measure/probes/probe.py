@@ -100,7 +100,7 @@ class Decodability(Result):
         return probe_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.probes import probe_findings
+        from ostools.reporting.findings.answers import probe_findings
 
         return probe_findings(self)
 

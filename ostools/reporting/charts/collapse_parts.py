@@ -10,18 +10,17 @@ import pandas as pd
 from ostools.ground import InputError
 from ostools.measure import Collapse, Reading
 from ostools.measure.passes.precisions import Precision
-from ostools.reporting.charts.collapse import PAIRS, collapse_chart
+from ostools.reporting.charts.collapse import PAIRS, collapse_chart, hidden_ranges, strips
 from ostools.reporting.findings import present
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import (
     main_pair,
     overflow_sentence,
     vectors_at,
-    verdicts_at_y,
 )
 from ostools.reporting.forms import Marks, curve, heat, layers_up, log_colour, log_rows, panel_grid
 from ostools.reporting.style import axes, draw
-from ostools.results import Chart, Frame, Looks, frame_of
+from ostools.results import Chart, Frame, Looks
 
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
@@ -97,8 +96,8 @@ _QUANTITIES: dict[str, tuple[str, list[float]]] = {
 
 
 def precision_chart(result: Collapse) -> Chart:
-    """Above, a panel a part: the pair's float64 distance at y, and each format's noise of the
-    difference. Below, the hidden ranges.
+    """A panel a part: the pair's float64 distance at y, and each format's noise of the difference;
+    pale the ranges of lengths at which it hides the pair.
 
     Where the noise of the difference is above the distance, that precision hides the pair.
     """
@@ -110,17 +109,24 @@ def precision_chart(result: Collapse) -> Chart:
     formats = sorted(set(rows["series"]))
     hue = draw.hue("series", formats, title="format", columns=len(formats), symbolStrokeWidth=4)
     dash = draw.dashes(_QUANTITIES, rows["quantity"])
+    spans: dict[str, list[Looks]] = {}
+    for span in hidden_ranges(result):
+        format, part = _split(span["series"])
+        if span["pair"] == pair:
+            spans.setdefault(PARTS[part], []).append(span | {"series": format})
     panels = {
-        name: partial(_noise_curves, of_part, hue=hue, dash=dash)
+        str(name): partial(
+            _noise_curves, of_part, spans=spans.get(str(name), []), hue=hue, dash=dash
+        )
         for name, of_part in rows.groupby("panel", sort=False)
     }
     grid = panel_grid(panels, axes.length_axis(rows["length"]), y, 2, (290, 190))
-    curves = [alt.hconcat(*row, spacing=22) for row in grid]
-    above = alt.vconcat(*curves, spacing=22).resolve_scale(color="shared", strokeDash="shared")
-    notes = present(overflow_sentence(result.overflowing()))
+    notes = present(
+        overflow_sentence(result.overflowing()),
+        "Pale: the ranges of lengths at which a format hides the pair." if spans else "",
+    )
     title = f"Which part of low precision hides the pair, {task_of(result)}"
-    scales: Looks = {"color": "shared", "strokeDash": "independent"}
-    return draw.figure([[above], [_ranges(result, hue)]], title, notes, between=26, **scales)
+    return draw.figure(grid, title, notes, color="shared", strokeDash="shared")
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -153,33 +159,9 @@ def _precision_rows(frame: Frame) -> Frame:
 
 
 def _noise_curves(
-    rows: Frame, x: alt.X, y: Looks, *, hue: alt.Color, dash: alt.StrokeDash
+    rows: Frame, x: alt.X, y: Looks, *, spans: list[Looks], hue: alt.Color, dash: alt.StrokeDash
 ) -> Marks:
     """The marks of a panel: the pair's distance thick, all else thin."""
     thick = rows["quantity"] == "distance"
-    marks = curve(rows[thick], x, y, hue, dash=dash, width=2.6)
+    marks = strips(spans, hue) + curve(rows[thick], x, y, hue, dash=dash, width=2.6)
     return marks + curve(rows[~thick], x, y, hue, dash=dash, width=1.3)
-
-
-def _ranges(result: Collapse, hue: alt.Color) -> alt.LayerChart:
-    """The ranges of lengths at which each precision hides the pair; its row is empty where there is
-    none.
-    """
-    verdicts = verdicts_at_y(result)
-    spans = [
-        (" ".join(_split(name)), _split(name)[0], verdict.words, span.first, span.last)
-        for name, verdict in verdicts.items()
-        for span in verdict.ranges
-    ]
-    data: Frame = pd.DataFrame(spans, columns=["precision", "series", "status", "length", "to"])
-    title = "lengths n at which the pair is hidden at y (empty: in no range)"
-    ends = pd.Series([1, frame_of(result)["length"].max()])
-    places: Looks = {
-        "x": axes.length_axis(ends, title, log=True, grid=True),
-        "y": axes.names(
-            [" ".join(_split(name)) for name in verdicts], field="precision", grid=True
-        ),
-    }
-    rule = draw.rows(data).mark_rule(strokeWidth=5, strokeCap="square")
-    marks = rule.encode(x2="to:Q", color=hue, tooltip=draw.tooltips(data), **places)
-    return draw.panel([marks], 600, alt.Step(18))

@@ -8,9 +8,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.names import known_norm
 from ostools.ground.words import number
-from ostools.measure import Faithfulness, LinearRange, Profile, Sensitivity
+from ostools.measure import Faithfulness, LinearRange, Profile
 from ostools.measure.faithfulness.faithfulness import BETWEEN, EFFECTS, MASKED, REMOVED, WAYS
 from ostools.measure.profiles.position_effect import (
     MODEL,
@@ -20,16 +19,12 @@ from ostools.measure.profiles.position_effect import (
     PositionEffect,
 )
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
-from ostools.reporting.charts.tokens import norm_named, sensitivity_chart
+from ostools.reporting.charts.tokens import norm_named
 from ostools.reporting.findings.effects import answer_finding, contrast_words
 from ostools.reporting.forms import (
     BAND,
-    TOKENS_WIDTH,
     bars,
     curve,
-    heat,
-    layers_up,
-    log_colour,
     log_rows,
     profile,
     token_labels,
@@ -82,51 +77,6 @@ def _thirds(shapes: Frame, first: Frame, tested: str) -> Frame:
 def _profile_rows(frame: Frame, column: str) -> Frame:
     return token_rows(
         frame, series=frame["linearisation"].astype(str), value=frame[column].astype(float)
-    )
-
-
-def sensitivity_result_chart(result: Sensitivity) -> Chart:
-    """Token by token; layer by layer where several layers were measured."""
-    many_layers = frame_of(result)["layer"].nunique() > 1
-    return layers_chart(result) if many_layers else sensitivity_chart(result)
-
-
-def layers_chart(result: Sensitivity) -> Chart:
-    """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i
-    (columns), on a log colour scale.
-
-    One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a
-    lower bound of it only, the Frobenius norm. Blank: exactly zero, which above the last block is
-    every token but the last.
-    """
-    table: Frame = frame_of(result)
-    norm = known_norm(table["method"])
-    frame = table.assign(value=table[f"{norm}_norm"])
-    axes.require_finite(frame["value"], "a sensitivity")
-    positive, aside = frame[frame["value"] > 0], draw.template_positions(frame)
-    symbol, words = theme.differentiated(result.provenance.parameters)
-    colour = log_colour(positive["value"], norm_named(norm, symbol))
-    height = max(90, min(22 * frame["layer"].nunique(), 480))
-    across = axes.token_axis(token_labels(frame), "start", 0.5, aside)
-    names = list(dict.fromkeys(frame["linearisation"]))
-    cells = _profile_rows(positive, "value").assign(
-        layer=positive["layer"],
-        start=positive["position"] - 0.5,
-        end=positive["position"] + 0.5,
-    )
-    panels = []
-    for name in names:
-        x = across if name == names[-1] else axes.quiet(across)
-        marks = heat(cells[cells["series"] == name], x, layers_up(), colour, x2="end")
-        panel = draw.panel(marks, TOKENS_WIDTH, height, name)
-        panels.append([draw.mark_template(panel, aside, height)])
-    notes = (
-        "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token "
-        "but the last."
-    )
-    title = f"Sensitivity of {words} to every token at every layer"
-    return draw.figure(
-        panels, title, [notes, *draw.template_note(aside)], between=18, color="shared"
     )
 
 

@@ -27,7 +27,20 @@ from ostools.measure import (
 )
 from ostools.measure.prompts import named_by
 from ostools.reporting.findings.sensitivity import NORMS as NORM_WORDS
-from ostools.reporting.forms import BAND, SQUARE, curve, log_rows, profile, token_bars, token_rows
+from ostools.reporting.forms import (
+    BAND,
+    SQUARE,
+    TOKENS_WIDTH,
+    curve,
+    heat,
+    layers_up,
+    log_colour,
+    log_rows,
+    profile,
+    token_bars,
+    token_labels,
+    token_rows,
+)
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, Looks, frame_of
 
@@ -44,18 +57,56 @@ LOWER_END_NOTE = (
 
 
 def sensitivity_chart(result: Sensitivity) -> Chart:
-    """Sensitivity of y_n to every token at one layer, measured or estimated: a line per
-    linearisation, a panel per norm.
+    """Sensitivity of y_n to every token, measured or estimated: at one layer a line per
+    linearisation, a panel per norm; layer by layer where several were measured.
     """
-    layers = frame_of(result)["layer"].nunique()
-    if layers > 1:
-        raise InputError(
-            f"sensitivity_chart: expected one layer, found {layers} layers; draw them with "
-            "layers_chart"
-        )
+    if frame_of(result)["layer"].nunique() > 1:
+        return layers_chart(result)
     symbol, words = theme.differentiated(result.provenance.parameters)
     title = f"Sensitivity of {words} to each token"
     return _profiles(measured_rows(frame_of(result)), title, symbol)
+
+
+def layers_chart(result: Sensitivity) -> Chart:
+    """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i
+    (columns), on a log colour scale.
+
+    One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a
+    lower bound of it only, the Frobenius norm. Blank: exactly zero, which above the last block is
+    every token but the last.
+    """
+    table: Frame = frame_of(result)
+    norm = known_norm(table["method"])
+    frame = table.assign(value=table[f"{norm}_norm"])
+    axes.require_finite(frame["value"], "a sensitivity")
+    positive, aside = frame[frame["value"] > 0], draw.template_positions(frame)
+    symbol, words = theme.differentiated(result.provenance.parameters)
+    colour = log_colour(positive["value"], norm_named(norm, symbol))
+    height = max(90, min(22 * frame["layer"].nunique(), 480))
+    across = axes.token_axis(token_labels(frame), "start", 0.5, aside)
+    names = list(dict.fromkeys(frame["linearisation"]))
+    cells = token_rows(
+        positive,
+        series=positive["linearisation"].astype(str),
+        value=positive["value"].astype(float),
+        layer=positive["layer"],
+        start=positive["position"] - 0.5,
+        end=positive["position"] + 0.5,
+    )
+    panels = []
+    for name in names:
+        x = across if name == names[-1] else axes.quiet(across)
+        marks = heat(cells[cells["series"] == name], x, layers_up(), colour, x2="end")
+        panel = draw.panel(marks, TOKENS_WIDTH, height, name)
+        panels.append([draw.mark_template(panel, aside, height)])
+    notes = (
+        "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token "
+        "but the last."
+    )
+    title = f"Sensitivity of {words} to every token at every layer"
+    return draw.figure(
+        panels, title, [notes, *draw.template_note(aside)], between=18, color="shared"
+    )
 
 
 def bounds_chart(result: Bounds) -> Chart:

@@ -10,9 +10,8 @@ from ostools.measure import Evaluation, FailureStage, Study, evaluate, failure_s
 from ostools.measure.probes.wrong_answers import HIDDEN, NONE_WRONG, UNTOLD, WRONG_APART
 from ostools.measure.study.verdicts import HELPS, UNCHANGED
 from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
-from ostools.reporting.findings.answers import answer_counts, task_of
+from ostools.reporting.findings.answers import answer_counts, error_verdict, task_of
 from ostools.reporting.findings.effects import measured_answers
-from ostools.reporting.findings.probes import error_verdict
 from ostools.reporting.page.section import DETECTED, NOT_DETECTED, OPEN, UNTESTED, Part, block
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.records import (

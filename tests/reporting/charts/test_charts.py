@@ -142,7 +142,7 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
         ("keys", "noise", "int8"): 0.33,
     }
     assert drawn == distance | kept | noise
-    ranges = [(row["precision"], row["length"], row["to"]) for row in rows_of(chart, "precision")]
-    assert ranges == [("int8 kv", 31, 40)]
+    ranges = [(row["series"], row["length"], row["end"]) for row in rows_of(chart, "end")]
+    assert ranges == [("int8", 31, 40)]
     assert "Which part" in words_of(result.plot())
     assert "Which part" not in words_of(made_collapse(lambda n: 1.0, lengths=[1, 2]).plot())

@@ -11,8 +11,8 @@ import pytest
 
 import ostools as ost
 from ostools.measure import Sensitivity
-from ostools.reporting.charts.profile import layers_chart, profile_chart
-from ostools.reporting.charts.tokens import sensitivity_chart
+from ostools.reporting.charts.profile import profile_chart
+from ostools.reporting.charts.tokens import layers_chart, sensitivity_chart
 from ostools.reporting.findings.sensitivity import sensitivity_findings
 from tests.reporting.made import PROVENANCE, made_sensitivity, rows_of, words_of
 

@@ -87,8 +87,8 @@ def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: 
     found = assert_nothing_gets_out_or_in(text, scripts=3)
     # On the first screen the pair, the position and the answers. Four collapse curves, the
     # precisions, the position, the profile, its shape, the layers, the heat map of attention, the
-    # answers, the fates.
-    assert len(found.data) == 15
+    # answers, the fates, the probes.
+    assert len(found.data) == 16
 
 
 # --- sections by name
