@@ -12,12 +12,13 @@ from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Value
+from ostools.ground import InsufficientMemoryError
 from ostools.ground.arguments import full_signature
-from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import available_memory
+from ostools.measure.measurement import refuse_arguments
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text
-from ostools.measure.prompts import layers_up_to, prompt_named
+from ostools.measure.prompts import prompt_named
 from ostools.measure.task_prompt import in_tokens_already
 from ostools.measure.unloaded import Forecast, LongestPrompt, Unloaded
 from ostools.mitigations import Mitigation, optional
@@ -43,12 +44,13 @@ def memory_of(command: Command, prompts: Sequence[Value], arguments: Mapping[str
     encoding = EncodingOptions(
         **{name: arguments[name] for name in EncodingOptions.__annotations__ if name in arguments}
     )
-    mitigation = optional(arguments.get("mitigation"))
+    acting = [arguments.get(p.name) for p in command.of_kind("mitigation") if not p.many]
+    mitigation = optional(next(iter(acting), None))
 
     def memory(unloaded: Unloaded) -> int:
         model = _WithinContext(**vars(unloaded))
-        if (layers := arguments.get("layers")) is not None:
-            layers_up_to(model.shape.n_layers, layers)
+        for checked in command.checking:
+            refuse_arguments(checked, arguments, prompts, n_layers=model.shape.n_layers)
         counts: list[int] = []
         for index, prompt in enumerate(prompts):
             with prompt_named(prompts, index):

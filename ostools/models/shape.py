@@ -124,7 +124,7 @@ class Shape:
         table = self.d_vocab * self.d_model * element
         if max(matrix, table) <= SMALL_WEIGHT:
             return self.parameters * element
-        return max(matrix, min(table, BLOCK))
+        return max(matrix, min(table, BLOCK) if self.device == "cpu" else table)
 
     @property
     def parameters(self) -> int:

@@ -24,11 +24,11 @@ from ostools.measure.passes.batches import (
     TOKENS,
     Rows,
     batches,
+    batching_of,
     padding,
     shared_prefix,
 )
 from ostools.measure.passes.contexts import PATTERN_EDITS, true_arithmetic
-from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.describe import attention_named
@@ -165,7 +165,7 @@ def _generate(
 
 def cache_is_exact(model: TransformerBridge) -> bool:
     edits = {edit.kind for edit in hooks.active_edits(model)}
-    return batching_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
+    return batching_of(model).name != "loop" and edits <= _STEPWISE_EDITS
 
 
 def how_read(model: TransformerBridge) -> dict[str, object]:

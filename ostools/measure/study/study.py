@@ -34,7 +34,7 @@ from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import checked_position
 from ostools.measure.study import verdicts as judging
-from ostools.measure.study.arms import Arm, paired_rows, within_training
+from ostools.measure.study.arms import Arm, paired_rows
 from ostools.measure.study.verdicts import About
 from ostools.measure.task_prompt import Elicitation, elicitation_for
 from ostools.mitigations import Mitigation
@@ -176,7 +176,9 @@ def study(
         paired_rows(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()
     ]
     frame: Frame = pd.concat(tables, ignore_index=True)
-    frame["within_training"] = within_training(model, form, frame["length"])
+    longest = (trained or {}).get(form.trained_as or "")
+    within = pd.NA if longest is None else frame["length"] <= longest
+    frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
     frame = frame[COLUMNS]
     effects = judging.effects(frame, level, verdict_level)
     provenance = Provenance.collect(

@@ -39,7 +39,7 @@ from ostools.theory.distances import DTYPES
 
 if TYPE_CHECKING:
     from ostools.models.generic.parts import GenericBridge
-    from ostools.models.lens.attention import Float32Scores
+    from ostools.models.lens import Float32Scores
 
 ARITHMETICS: dict[str, tuple[torch.dtype, bool]] = {
     name: (dtype, False) for name, dtype in DTYPES.items()
@@ -85,7 +85,7 @@ def put_scores(model: TransformerBridge, eager: bool) -> None:
 
     Raises `InputError` for a model by the generic route whose own code computes its attention.
     """
-    from ostools.models.lens.attention import FLOAT32_SCORES, Float32Scores, put_before
+    from ostools.models.lens import FLOAT32_SCORES, Float32Scores, put_before
 
     setattr(model.cfg, "eager_scores", eager)  # noqa: B010 (its class does not declare it)
     if is_closed(model):
@@ -125,7 +125,7 @@ def reference_attention(module: PreTrainedModel, eager: bool) -> str:
     Bloom, MPT, GPT-J and GPT-Neo have only their own eager attention, which does not differ by a
     large share of the logits.
     """
-    from ostools.models.lens.attention import FLOAT32_SCORES
+    from ostools.models.lens import FLOAT32_SCORES
 
     wide = eager or module.dtype not in SIXTEEN_BITS or not module._can_set_attn_implementation()
     return "eager" if wide else FLOAT32_SCORES
