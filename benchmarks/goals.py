@@ -28,8 +28,7 @@ from benchmarks.commands import ran
 from benchmarks.sensitivity import _flops, _matmul_rate
 from benchmarks.timing import in_turn
 from ostools.explorer.views import ViewRequest
-from ostools.measure.answers.answers import answers
-from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
