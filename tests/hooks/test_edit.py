@@ -207,3 +207,11 @@ def test_residuals_and_patterns_are_those_of_hugging_face_eager(family, tokens: 
         close(record["residual_pre"][layer], reference.hidden_states[layer])
         close(record["pattern"][layer], pattern)
     close(record["final_norm"], reference.hidden_states[-1])
+
+
+def test_a_new_pass_clears_what_the_one_before_recorded() -> None:
+    model = tiny_model("llama", seed=1)
+    with hooks.capture(model, "residual_post") as record:
+        model(REFERENCE)
+        model(record["residual_post"][0], start_at_layer=1)
+    assert list(record["residual_post"]) == [1]
