@@ -69,7 +69,7 @@ class LogLines:
 
     def __call__(self, steps_done: int, total: int) -> None:
         seconds = time.monotonic() - self._start
-        if seconds < self._next or not steps_done:
+        if seconds < self._next or not 0 < steps_done < total:
             return
         left = seconds * (total - steps_done) / steps_done
         if seconds + left > LONG:

@@ -207,3 +207,10 @@ def test_residuals_and_patterns_are_those_of_hugging_face_eager(family, tokens: 
         close(record["residual_pre"][layer], reference.hidden_states[layer])
         close(record["pattern"][layer], pattern)
     close(record["final_norm"], reference.hidden_states[-1])
+
+
+def test_a_new_pass_clears_what_the_one_before_recorded() -> None:
+    record = hooks.Record(["pattern", "final_norm"])
+    for name, layer in (("pattern", 0), ("pattern", 1), ("final_norm", None), ("pattern", 0)):
+        record.keep(name, layer, "seen")
+    assert record == {"pattern": {0: "seen"}}
