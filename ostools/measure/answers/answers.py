@@ -22,17 +22,17 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.answers.probability import end_ids, line_ends, log_probability
 from ostools.measure.passes.batches import (
     TOKENS,
     Rows,
     batches,
+    batching_of,
     padding,
     shared_prefix,
 )
 from ostools.measure.passes.contexts import PATTERN_EDITS, true_arithmetic
-from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.position import line_ids
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
@@ -256,7 +256,7 @@ def _generate(
 
 def cache_is_exact(model: TransformerBridge) -> bool:
     edits = {edit.kind for edit in hooks.active_edits(model)}
-    return batching_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
+    return batching_of(model).name != "loop" and edits <= _STEPWISE_EDITS
 
 
 def how_read(model: TransformerBridge) -> dict[str, object]:

@@ -189,20 +189,16 @@ class Linearised:
             self._pull_by_blocks(rows, parts, tangents, progress)
         return tangents.flatten(0, 1).transpose(0, 1)
 
-    def pull_with_graph(self, cotangents: Cotangents) -> Tangents:
-        """g^T J_i as a function of what the pass depended on."""
-        streams = [self._streams[layer] for layer in self.layers]
-        return torch.cat(vjp(self._y, streams, cotangents.to(self._y), create_graph=True), dim=2)[
-            :, 0
-        ]
-
     def push(self, fields: Tangents) -> Cotangents:
-        """sum_i J_i t_i of each field t: the derivative of g -> g^T J with respect to g, along t.
-        Costs a pull of each.
+        """sum_i J_i t_i of each field t at the lowest layer: the derivative of g -> g^T J with
+        respect to g, along t. Costs a pull of each.
         """
-        cotangent = torch.zeros_like(self._y, requires_grad=True)
+        cotangent, lowest = (
+            torch.zeros_like(self._y, requires_grad=True),
+            self._streams[self.layers[0]],
+        )
         with torch.enable_grad():
-            pulled = self.pull_with_graph(cotangent[None])[0]
+            pulled = vjp(self._y, [lowest], cotangent[None], create_graph=True)[0][0, 0]
         parts = fields.to(pulled).split(self._chunk or max(1, len(fields)))
         return torch.cat([vjp(pulled, [cotangent], part)[0] for part in parts])
 

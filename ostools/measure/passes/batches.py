@@ -1,5 +1,5 @@
-"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else
-equal lengths only.
+"""Which prompts go through a pass together. Those of different lengths: padded on the left where
+that is proven harmless, else equal lengths only.
 
 Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it.
 So a padded batch carries its mask and its position ids explicitly, and there is one only where
@@ -21,15 +21,55 @@ from ostools.ground import InputError, TransformerBridge
 from ostools.ground.lens import HookPoint
 from ostools.hooks.register import is_observed
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
-from ostools.measure.passes.last_tokens import batching_of
-from ostools.measure.passes.trees import TOKENS as TOKENS
-from ostools.measure.passes.trees import batches as batches
 from ostools.mitigations.passes import own_windows
+from ostools.models.families import family_of
+
+TOKENS = 4096
+"""The most tokens of a batch, padding included."""
+# The longest prompt of a batch may be this much longer than its shortest: at most a third is
+# padding.
+_STRETCH = 1.5
+# A step that generates one token reads every weight, which takes as long as a pass over so many
+# tokens, at least.
+_STEP = 32
+_STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 
 # What these make of a position depends on nothing but that position: padding is as harmless as
 # without them.
 _EDITS_OF_ONE_POSITION = frozenset({"ablate_heads", "ablate_layers"})
 _WORTH_SHARING = 32  # tokens, of a prefix that is read in a pass of its own
+
+
+@dataclass(frozen=True)
+class Batching:
+    """Route by which the representations were computed: "one pass", "packed pass" or "loop", and
+    why.
+    """
+
+    name: str
+    reason: str
+
+
+def batching_of(model: TransformerBridge, *, is_chain: bool = True) -> Batching:
+    """A pass per tree wherever the model's causality is known to allow it, the loop otherwise.
+    `is_chain`: every prompt is a prefix of the longest."""
+    config, family = model.original_model.config, family_of(model)
+    if family is None:
+        return Batching(
+            "loop", f"{model.cfg.architecture} is not a family whose masks and positions are known"
+        )
+    rope = getattr(config, "rope_parameters", None) or {}
+    settings = [value for value in (rope, *rope.values()) if isinstance(value, dict)]
+    kinds = {str(value["rope_type"]) for value in settings if "rope_type" in value}
+    if unknown := sorted(kinds - set(_STATIC_ROPE)):
+        return Batching(
+            "loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt"
+        )
+    if is_chain:
+        return Batching("one pass", "every prompt is a prefix of the longest")
+    if has_alibi(model):
+        return Batching("loop", "ALiBi's bias counts the keys of a pass, which a tree packs")
+    return Batching("packed pass", "the prompts share prefixes: packed with a tree attention mask")
 
 
 @dataclass(frozen=True)
@@ -61,7 +101,7 @@ def padding(model: TransformerBridge) -> Padding:
 
 def _whole(model: TransformerBridge) -> str:
     """Why each prompt has to be read whole and by itself; empty where none has to."""
-    batching = batching_of(model, ())
+    batching = batching_of(model)
     if batching.name == "loop":
         return batching.reason
     edits = [edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION]
@@ -97,6 +137,36 @@ def reads_on(model: TransformerBridge) -> bool:
     of a pass over all of them.
     """
     return not has_alibi(model) and padding(model).allowed
+
+
+def batches(
+    lengths: Sequence[int],
+    padded: bool,
+    tokens: int = TOKENS,
+    steps: int = 0,
+    most: int | None = None,
+) -> list[list[int]]:
+    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with
+    their padding, and at most `most` prompts, if that is given.
+
+    Equal lengths only, or where `padded` lengths within half as much again, or with less padding
+    than the `steps` of another batch would take.
+    """
+    index_groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        length = lengths[index]
+        if index_groups:
+            batch = index_groups[-1]
+            shortest = lengths[batch[0]]
+            padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
+            little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
+            alike = length == shortest or (padded and little_padding)
+            fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
+            if alike and fits:
+                batch.append(index)
+                continue
+        index_groups.append([index])
+    return index_groups
 
 
 class Rows:
