@@ -102,28 +102,21 @@ def answers(
         progress: called as progress(done, total) with the number of prompts answered.
 
     Raises `InputError` for a prompt that leaves no room for max_new_tokens or its line in the
-    context, for a line without tokens of its own, and for logits that are not finite. A batch of another
-    size may round the last digit of a logit otherwise: in 16 bits, where a step is large, two
-    tokens closer than that can change places: two right runs of one model in bfloat16 differed at
-    about one of thirteen near ties.
+    context, for a line without tokens of its own, and for logits that are not finite. A batch of
+    another size may round the last digit of a logit otherwise: in 16 bits, where a step is large,
+    two tokens closer than that can change places: two right runs of one model in bfloat16 differed
+    at about one of thirteen near ties.
     """
     encoded = [as_prompt(model, prompt) for prompt in prompts]
     ids = [prompt.ids.tolist() for prompt in encoded]
-    line_rows = [line_ids(model, *about) for about in zip(encoded, lines or (), strict=bool(lines))]
     longest, context = max(map(len, ids)), context_length(model)
     if longest + max_new_tokens > context:
         raise InputError(
             f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit "
             f"the model's context of {context}: shorten one of them"
         )
+    line_rows = [] if lines is None else _line_rows(model, encoded, lines, context)
     longest_line = max(map(len, line_rows), default=0)
-    pairs = zip(ids, line_rows, strict=False)
-    with_line = max((len(text) + len(line) for text, line in pairs), default=0)
-    if with_line > context:
-        raise InputError(
-            f"a prompt and its answer of {with_line} tokens do not fit the model's context of "
-            f"{context}: shorten the prompt"
-        )
     none, answer_so_far = [None] * len(ids), partial(_answer, model.tokenizer, end_ids(model))
     readers = [
         partial(answer_so_far, *about)
@@ -134,12 +127,10 @@ def answers(
     def ended(count: int) -> None:
         tell(progress, len(answer_by_index) + count, len(ids))
 
-    ends, most_tokens = [], chunk(TOKENS)
-    if lines:
-        ends = sorted(line_ends(model))
-        # The most that may be kept of the logits, at the positions of a line and of its end.
-        of_prompt = (longest_line + 1) * int(model.W_E.shape[0])
-        most_tokens = min(most_tokens, max(1, chunk(_LOGITS) // of_prompt) * longest)
+    ends = sorted(line_ends(model)) if line_rows else []
+    # The most that may be kept of the logits, at the positions of a line and of its end.
+    at_once = chunk(_LOGITS) // ((longest_line + 1) * int(model.W_E.shape[0]))
+    most_tokens = min(chunk(TOKENS), max(1, at_once) * longest)
     for batch in batches(
         list(map(len, ids)), padding(model).allowed, most_tokens, max_new_tokens, batch_size
     ):
@@ -148,9 +139,8 @@ def answers(
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
             rows = Rows(model, texts, cache_is_exact(model), shared=shared)
             first = rows.logits()
-            scores = (
-                _scores(rows, first, [line_rows[index] for index in batch], ends) if lines else []
-            )
+            batch_lines = [line_rows[index] for index in batch if line_rows]
+            scores = _scores(rows, first, batch_lines, ends) if batch_lines else []
             found = _generate(rows, first, batch, readers, max_new_tokens, ended)
         answer_by_index |= {
             index: replace(found[index], log_probability=score)
@@ -182,12 +172,26 @@ def answer_log_probability(
         batch_size, progress: as in `answers`.
 
     Raises `InputError` for a line without tokens of its own, prompt and line over the context, and
-    logits that are not finite. Cost: one pass over every prompt and line, batched as `answers`
-    batches.
+    logits that are not finite. Cost: a pass over every prompt and one over every line, batched as
+    `answers` batches.
     """
     options: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
     found = answers(model, prompts, max_new_tokens=1, lines=lines, **options)
     return [float(cast(float, answer.log_probability)) for answer in found]
+
+
+def _line_rows(
+    model: TransformerBridge, prompts: Sequence[Prompt], lines: Sequence[str], context: int
+) -> list[tuple[int, ...]]:
+    """The tokens of each line after its prompt. Raises `InputError` where both do not fit."""
+    rows = [line_ids(model, *about) for about in zip(prompts, lines, strict=True)]
+    needed = max(len(prompt.ids) + len(row) for prompt, row in zip(prompts, rows, strict=True))
+    if needed > context:
+        raise InputError(
+            f"a prompt and its answer of {needed} tokens do not fit the model's context of "
+            f"{context}: shorten the prompt"
+        )
+    return rows
 
 
 def _scores(

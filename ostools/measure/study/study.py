@@ -2,7 +2,7 @@
 
 Answers, collapse and sensitivity, each paired by length and seed; effects with intervals, and a
 verdict that may be "not decided". Cost, for each mitigation and without one: answers to every
-question, a pass over each with its right line, one `collapse`, and at a few lengths `sensitivity`;
+question, a pass over each right line behind it, one `collapse`, and at a few lengths `sensitivity`;
 with measures=["answers"] the answers alone.
 """
 

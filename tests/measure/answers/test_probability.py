@@ -5,6 +5,7 @@ cut a line.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import answer_log_probability
+from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
@@ -75,6 +76,21 @@ def test_the_batch_and_the_edits_count() -> None:
                 one_by_one(model, prompt.ids.tolist(), ids, ends_of(model)), rel=1e-5
             )
     assert edited != together
+
+
+def test_a_line_that_is_scored_leaves_the_answer_as_it_is_with_a_cache_and_without() -> None:
+    model = tiny_model("gemma2", seed=5, scale=1.5, dtype=torch.float64)
+    without_cache = hooks.replace_pattern(model, lambda pattern, *_: pattern)
+    for block in (nullcontext(), without_cache):
+        with block:
+            alone = answers(model, TEXTS, max_new_tokens=6)
+            scored = answers(model, TEXTS, max_new_tokens=6, lines=LINES)
+        assert [answer.ids for answer in scored] == [answer.ids for answer in alone]
+        for text, line, answer in zip(TEXTS, LINES, scored, strict=True):
+            prompt = encode(model, text)
+            ids = list(line_ids(model, prompt, line))
+            expected = one_by_one(model, prompt.ids.tolist(), ids, ends_of(model))
+            assert answer.log_probability == pytest.approx(expected, rel=1e-10)
 
 
 def joining_tokenizer(joined: tuple[str, str] = (".", "\n")) -> PreTrainedTokenizerFast:
