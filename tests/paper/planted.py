@@ -111,8 +111,10 @@ def figure_5(
             ["mean", "noise"]
         ].mean()
         frames.append(averaged.reset_index().assign(panel=panel))
-        exact = {"distance": curve(n, 0), "relative": curve(n, 0) / 10, "weights": "given"}
-        measured[panel] = Collapse(table, origin, pd.DataFrame({**common, **exact}))
+        exact = {"given_distance": curve(n, 0), "given_relative": curve(n, 0) / 10, "seed": 0}
+        exact |= {"per": "vector", "norm": "l2", "dtype": "float64", "tokens": 9}
+        rows = pd.concat([table, pd.DataFrame({**common, **exact})], ignore_index=True)
+        measured[panel] = Collapse(rows.assign(status="measured"), origin)
     rows = [
         {
             "panel": panel,
@@ -168,9 +170,7 @@ def layered(curves: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) 
         tables.append(pd.DataFrame({**read, "layer": layer, **distance}))
     return {
         "layers": {
-            "collapse": Collapse(
-                pd.concat(tables, ignore_index=True), Provenance.without_model(), NOTHING
-            )
+            "collapse": Collapse(pd.concat(tables, ignore_index=True), Provenance.without_model())
         }
     }
 

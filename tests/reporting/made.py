@@ -141,10 +141,8 @@ def made_collapse(
         identical_logits=frame["length"].map(identical).where(logits).astype("boolean"),
         next_token=pd.Series("1", frame.index).where(logits),
         status=np.where(frame["dtype"].isin(list(overflow)), "not finite", "measured"),
+        given_distance=frame["mean"], given_relative=frame["mean"] / 10,
     ).drop(columns="spread")  # fmt: skip
-    reference = frame[(frame["per"] == "vector") & (frame["dtype"] == frame["dtype"].iloc[0])]
-    reference = reference.rename(columns={"mean": "distance"})
-    columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
     numbers = [
         "mean",
         "minimum",
@@ -165,7 +163,7 @@ def made_collapse(
         "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite"),
     }
     provenance = replace(PROVENANCE, parameters=parameters)
-    return Collapse(frame, provenance, reference[columns].reset_index(drop=True))
+    return Collapse(frame, provenance)
 
 
 READINGS = (

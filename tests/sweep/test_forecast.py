@@ -29,7 +29,7 @@ their own, below.
 
 def forecast_of(**asked: Any) -> Forecast:
     (cell,) = cells_of(sweep_of({**SMALL, **asked}))
-    return forecast(cell, locate(cell.model, None), "cpu")
+    return forecast(cell, "cpu")
 
 
 @pytest.mark.parametrize("family", ["gemma3", "gpt2"])

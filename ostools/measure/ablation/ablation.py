@@ -257,7 +257,7 @@ def _all_rows(
 ) -> list[dict[str, object]]:
     """Rows of every prompt, of the targets or of all that the prompt has."""
     rows = []
-    for prompt, part in with_progress(prompts, progress, units=None):
+    for prompt, part in with_progress(prompts, progress):
         rows += _rows(model, prompt, targets or all_targets(model, what, prompt.prompt, top), part)
     return rows
 

@@ -28,8 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground import InputError, Position, TransformerBridge
-from ostools.measure.formulas.block import BlockTerms
-from ostools.measure.formulas.forward import forward
+from ostools.measure.formulas.block import BlockTerms, forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision

@@ -27,7 +27,7 @@ from ostools.ground import (
     checked_lengths,
 )
 from ostools.measure.collapse.prompt_sets import PromptSet, RenderedPairs, as_pairs
-from ostools.measure.collapse.result import Collapse, as_rows, from_rows
+from ostools.measure.collapse.result import Collapse, from_rows
 from ostools.measure.collapse.run import CollapseRun
 from ostools.measure.collapse.variation import require_float64_views
 from ostools.measure.measurement import measurement
@@ -134,8 +134,7 @@ def collapse(
         arguments["read_at"] = reading(model, list(read.values()))
     longest = max((prompts.longest() for prompts in sets), key=len)
     described = Provenance.collect(model, longest, measurement="collapse", **arguments)
-    run = CollapseRun(model, pairs.name, sets, acting, kept_layers)
-    rows, about = run.rows(precisions, progress)
+    rows, about = CollapseRun(model, sets, acting, kept_layers).rows(precisions, progress)
     return from_rows(rows, replace(described, parameters={**described.parameters, **about}))
 
 
@@ -159,7 +158,6 @@ def _task_or_prompt(task: Subject | None, prompt: str | Prompt | None) -> Subjec
 SWEPT = Swept(
     read=from_rows,
     options={"bos": None, "layers": None, "chat": None, **READ_POSITION},
-    rows=lambda result, cell: as_rows(result),
     casts=True,
     # Each text is a seed of its own: what is said of seeds is said over texts.
     of_texts=lambda rows, provenance: from_rows(

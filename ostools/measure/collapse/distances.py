@@ -18,17 +18,17 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TypeAlias
+from itertools import chain, compress
 
-import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.ground.errors import NonFiniteError
-from ostools.ground.out_of_memory import chunk
-from ostools.measure.collapse.verdicts import HEAD_CHUNK, VECTOR
+from ostools.ground.memory import chunk
+from ostools.measure.collapse.prompt_sets import PromptSet
+from ostools.measure.collapse.verdicts import HEAD_CHUNK, MEASURED, VECTOR
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
 from ostools.theory import distances
@@ -42,24 +42,36 @@ _LOGITS = 1 << 24
 with a chunk of logits.
 """
 LOGITS = "logits"
+REFERENCE = Precision.of_name("float64")
 
-Columns: TypeAlias = dict[str, np.ndarray]
-Place: TypeAlias = tuple[str, int, str, str]
-"""Site, layer, per and norm."""
+NUMBERS = [
+    *("mean", "minimum", "maximum", "relative", "ulps"),
+    *("float64_distance", "noise", "pair_noise", "machine_line", "weight_shift", "total_variation"),
+]
+GIVEN = ["given_distance", "given_relative"]
+"""In float64 with the weights as given, whatever the precision."""
+FLAGS = ["same_top_token", "identical_logits"]
+COLUMNS = [
+    *("task", "pair", "seed", "length", "tokens", "dtype", "weights"),
+    *("site", "layer", "per", "norm", *NUMBERS, *GIVEN, *FLAGS, "next_token", "status"),
+]
+KINDS = (
+    dict.fromkeys(("seed", "length", "tokens", "layer"), "int64")
+    | dict.fromkeys([*NUMBERS, *GIVEN], "float64")
+    | dict.fromkeys(FLAGS, "boolean")
+)
 
 
 @dataclass(frozen=True)
 class LastTokens:
     """The last tokens of all prompts in one precision, with what turns them into logits. `weights`:
-    the key of the weights that it stores. `heads`: into how many chunks a vector is cut too, 0 where
-    the heads do not divide it.
+    the key of the weights that it stores.
     """
 
     precision: Precision
     weights: str
     rows: LastRows
     unembedding: Unembedding
-    heads: int
 
     def of(self, prompts: Int[Tensor, " row"]) -> LastTokens:
         """Rows of some of the prompts alone, in that order."""
@@ -79,9 +91,7 @@ class LastTokens:
         vectors = rows[index.to(rows.device)]
         return self.unembedding(vectors) if site == LOGITS else vectors
 
-    def read(
-        self, site: str, layer: int, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def read(self, site: str, layer: int, prompts: PromptSet) -> Iterator[tuple[Tensor, Tensor]]:
         """A site's vectors of v and of v*, a chunk of pairs at a time. Prompts with the same y have
         the same logits to the bit: these are made once for both. Raises `NonFiniteError` for logits
         that are not finite.
@@ -89,7 +99,8 @@ class LastTokens:
         width = self.unembedding.d_vocab if site == LOGITS else self.rows.y.shape[-1]
         step = max(1, chunk(CHUNK) // width)
         at_once = step * max(1, logits_rows(width) // step) if site == LOGITS else step
-        for v, v_star in zip(first.split(at_once), second.split(at_once), strict=True):
+        firsts, seconds = prompts.first.split(at_once), prompts.second.split(at_once)
+        for v, v_star in zip(firsts, seconds, strict=True):
             index = torch.cat([v, v_star])
             rows = torch.arange(len(index), device=self.rows.y.device)
             if site == LOGITS:
@@ -106,129 +117,101 @@ class LastTokens:
             yield from ((vectors[row], vectors[row_star]) for row, row_star in pairs)
 
 
-@dataclass(frozen=True)
-class PairVectors:
-    """v and v* of a chunk of pairs, in pieces and in float64."""
-
-    v: Float[Tensor, "pair piece d"]
-    v_star: Float[Tensor, "pair piece d"]
-
-    @classmethod
-    def cut(cls, v: Tensor, v_star: Tensor, pieces: int) -> PairVectors:
-        """Vectors [pair, d] in so many pieces."""
-        return cls(*(distances.head_chunks(x.double(), pieces) for x in (v, v_star)))
-
-    @cached_property
-    def difference(self) -> Float[Tensor, "pair piece d"]:
-        return self.v - self.v_star
-
-    def relative(self, norm: str) -> Float[Tensor, "pair piece"]:
-        """||v - v*|| / ||v||; NaN where v is 0."""
-        size = distances.vector_norm(self.v, norm)
-        distance = distances.vector_norm(self.difference, norm)
-        return torch.where(size > 0, distance / size, float("nan"))
+Vectors = tuple[Float[Tensor, "pair piece d"], Float[Tensor, "pair piece d"]]
+"""v and v* of a chunk of pairs, in pieces and in float64."""
 
 
-def pair_columns(
-    runs: Sequence[LastTokens],
-    exact: Mapping[str, LastTokens],
-    first: Int[Tensor, " pair"],
-    second: Int[Tensor, " pair"],
-) -> list[dict[Place, Columns]]:
-    """Columns of each run over pairs of rows, v = `first` and v* = `second`, for each (site, layer,
-    per, norm). `exact`: the float64 runs by the key of their weights. Every vector is read once,
-    whatever it is compared with.
+def pair_tables(
+    runs: Sequence[LastTokens], exact: Mapping[str, LastTokens], prompts: PromptSet, heads: int
+) -> list[pd.DataFrame]:
+    """The rows of each run, by site, layer, `per` and norm; the likeliest next token by its id.
+
+    exact: the float64 runs by the key of their weights. heads: into how many chunks a vector is cut
+        too; 0: into none. Every vector is read once, whatever it is compared with.
     """
-    readers = [*exact.values(), *runs]
-    tables: list[dict[Place, list[Columns]]] = [defaultdict(list) for _ in runs]
+    readers = {id(tokens): tokens for tokens in (*exact.values(), *runs)}
+    tables: list[dict[object, list[pd.DataFrame]]] = [defaultdict(list) for _ in runs]
     for site, layer in runs[0].sites:
         norms = ["l2"] if site == LOGITS else distances.NORMS
-        for per, by_reader in _read_pairs(readers, site, layer, first, second):
-            original = by_reader[id(exact[AS_GIVEN])]
-            for run, table in zip(runs, tables, strict=True):
-                pair, stored = by_reader[id(run)], by_reader[id(exact[run.weights])]
-                flags = _of_logits(pair) if site == LOGITS else {}
-                for norm, columns in norm_columns(run.precision, pair, stored, original, norms):
-                    table[site, layer, per, norm].append(columns | flags)
-    return [{place: _joined(parts) for place, parts in table.items()} for table in tables]
+        cuts = {VECTOR: 1} | ({HEAD_CHUNK: heads} if heads and site != LOGITS else {})
+        streams = (tokens.read(site, layer, prompts) for tokens in readers.values())
+        for vectors in zip(*streams, strict=True):
+            for per, pieces in cuts.items():
+                pairs = {
+                    key: (cut(v, pieces), cut(v_star, pieces))
+                    for key, (v, v_star) in zip(readers, vectors, strict=True)
+                }
+                original = pairs[id(exact[AS_GIVEN])]
+                for run, table in zip(runs, tables, strict=True):
+                    pair, stored = pairs[id(run)], pairs[id(exact[run.weights])]
+                    flags = _of_logits(*pair) if site == LOGITS else {}
+                    numbers = norm_columns(run.precision, pair, stored, original, norms)
+                    for norm, of_norm in numbers:
+                        columns = {name: x.cpu().numpy() for name, x in (of_norm | flags).items()}
+                        place = {"site": site, "layer": layer, "per": per, "norm": norm}
+                        table[site, layer, per, norm].append(pd.DataFrame(place | columns))
+    return [_rows(run, table, prompts) for run, table in zip(runs, tables, strict=True)]
 
 
-def _read_pairs(
-    readers: Sequence[LastTokens],
-    site: str,
-    layer: int,
-    first: Int[Tensor, " pair"],
-    second: Int[Tensor, " pair"],
-) -> Iterator[tuple[str, dict[int, PairVectors]]]:
-    """v and v* chunk by chunk, whole and in the heads' pieces: `per`, and the vectors by the id of
-    the run that they are read from. A run given twice is read once.
-    """
-    runs = {id(tokens): tokens for tokens in readers}
-    heads = readers[0].heads
-    cuts = {VECTOR: 1} | ({HEAD_CHUNK: heads} if heads and site != LOGITS else {})
-    streams = (tokens.read(site, layer, first, second) for tokens in runs.values())
-    for vectors in zip(*streams, strict=True):
-        for per, pieces in cuts.items():
-            pairs = (PairVectors.cut(v, v_star, pieces) for v, v_star in vectors)
-            yield per, dict(zip(runs, pairs, strict=True))
+def cut(vectors: Tensor, pieces: int) -> Float[Tensor, "pair piece d"]:
+    return distances.head_chunks(vectors.double(), pieces)
 
 
-def _joined(parts: Sequence[Columns]) -> Columns:
-    """The columns of all chunks, one after the other."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _rows(
+    run: LastTokens, table: Mapping[object, list[pd.DataFrame]], prompts: PromptSet
+) -> pd.DataFrame:
+    """The rows of all chunks, place by place, each beside its pair."""
+    numbers = pd.concat(chain.from_iterable(table.values()), ignore_index=True)
+    rows = pd.concat([prompts.columns()] * len(table), ignore_index=True).join(numbers)
+    rows = rows.assign(dtype=run.precision.name, weights=run.weights, status=MEASURED)
+    return rows.reindex(columns=COLUMNS).astype(KINDS)
 
 
-def _of_logits(vectors: PairVectors) -> Columns:
-    v, v_star = vectors.v[:, 0], vectors.v_star[:, 0]
+def _of_logits(v: Tensor, v_star: Tensor) -> dict[str, Tensor]:
+    v, v_star = v[:, 0], v_star[:, 0]
     top = v.argmax(-1)
-    columns = {
+    return {
         "same_top_token": top == v_star.argmax(-1),
         "next_token": top,
         # Row by row, as the comparison ends at the first number that differs.
         "identical_logits": torch.tensor(list(map(torch.equal, v, v_star))),
         "total_variation": distances.total_variation(v.softmax(-1), v_star.softmax(-1)),
     }
-    return {name: values.cpu().numpy() for name, values in columns.items()}
 
 
 def norm_columns(
     precision: Precision,
-    run: PairVectors,
-    exact: PairVectors,
-    original: PairVectors,
+    run: Vectors,
+    exact: Vectors,
+    original: Vectors,
     norms: Sequence[str] = distances.NORMS,
-) -> Iterator[tuple[str, Columns]]:
-    """The columns in every norm, beside float64's vectors with the weights that the precision
-    stores (`exact`), and with those of the model (`original`). Of `exact` itself rounding is not
-    known.
+) -> Iterator[tuple[str, dict[str, Float[Tensor, " pair"]]]]:
+    """The numbers of each pair in every norm, beside float64's vectors with the weights that the
+    precision stores (`exact`), and with those of the model (`original`). Of float64 itself rounding
+    is not known; relative to a v of 0, nothing is.
     """
-    steps = precision.steps(run.v, run.v_star)
-    differences = {
-        "float64_distance": exact.difference,
-        "given_distance": original.difference,
-        "weight_shift": exact.v - original.v,
+    apart, exactly_apart, given_apart = (v - v_star for v, v_star in (run, exact, original))
+    vectors = {
+        "mean": apart,
+        "machine_line": precision.steps(*run),
+        "float64_distance": exactly_apart,
+        "given_distance": given_apart,
+        "weight_shift": exact[0] - original[0],
     }
-    if run is not exact:
-        differences["noise"] = run.v - exact.v
-        differences["pair_noise"] = run.difference - exact.difference
+    if precision != REFERENCE:
+        vectors["noise"] = run[0] - exact[0]
+        vectors["pair_noise"] = apart - exactly_apart
     for norm in norms:
-        distance = distances.vector_norm(run.difference, norm)
-        line = distances.vector_norm(steps, norm)
-        columns = {
-            "minimum": distance.amin(-1),
-            "maximum": distance.amax(-1),
-            "mean": distance.mean(-1),
-            "ulps": (distance / line).mean(-1),
-            "machine_line": line.mean(-1),
-            "relative": run.relative(norm).mean(-1),
-            "float64_relative": exact.relative(norm).mean(-1),
-            "given_relative": original.relative(norm).mean(-1),
-            **{
-                name: distances.vector_norm(difference, norm).mean(-1)
-                for name, difference in differences.items()
-            },
+        sizes = {name: distances.vector_norm(x, norm) for name, x in vectors.items()}
+        size, given_size = (distances.vector_norm(v, norm) for v in (run[0], original[0]))
+        given_relative = sizes["given_distance"] / given_size
+        sizes |= {
+            "ulps": sizes["mean"] / sizes["machine_line"],
+            "relative": torch.where(size > 0, sizes["mean"] / size, torch.nan),
+            "given_relative": torch.where(given_size > 0, given_relative, torch.nan),
         }
-        yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
+        ends = {"minimum": sizes["mean"].amin(-1), "maximum": sizes["mean"].amax(-1)}
+        yield norm, ends | {name: x.mean(-1) for name, x in sizes.items()}
 
 
 def logits_rows(d_vocab: int) -> int:
@@ -236,22 +219,23 @@ def logits_rows(d_vocab: int) -> int:
     return max(1, chunk(_LOGITS) // d_vocab)
 
 
-def require_finite(tokens: LastTokens, what: str, lengths: Sequence[int]) -> None:
+def require_finite(tokens: LastTokens, prompts: PromptSet) -> None:
     """Refuse rows that are not finite: say in which precision, where, and from which length.
 
-    lengths: items of each row. Where y is finite its logits are, in every dtype but float16, which
-    has the fewest powers of two.
+    Where y is finite its logits are, in every dtype but float16, which has the fewest powers of
+    two.
     """
     dtype = tokens.precision.dtype
     for site, layer in tokens.sites:
         if site == LOGITS and dtype != torch.float16:
             continue
-        parts = torch.arange(len(lengths)).split(logits_rows(tokens.unembedding.d_vocab))
+        parts = torch.arange(len(prompts.prompts)).split(logits_rows(tokens.unembedding.d_vocab))
         wrong = ~torch.cat([tokens.at(site, layer, part).isfinite().all(-1) for part in parts])
         if bool(wrong.any()):
-            length = min(lengths[int(i)] for i in wrong.nonzero()[:, 0])
+            of_pairs = (wrong[prompts.first] | wrong[prompts.second]).tolist()
+            length = min(pair.length for pair in compress(prompts.pairs, of_pairs))
             name, most = str(dtype).removeprefix("torch."), torch.finfo(dtype).max
             raise NonFiniteError(
-                f"{what} in {tokens.precision.name}: {site} at length {length} is not finite; "
-                f"{name} holds numbers up to {most:.3g}"
+                f"{prompts.task} in {tokens.precision.name}: {site} at length {length} is not "
+                f"finite; {name} holds numbers up to {most:.3g}"
             )

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -20,7 +21,7 @@ from torch import Tensor
 from ostools import tasks
 from ostools.ground import InputError, TransformerBridge
 from ostools.measure.mitigated_prompts import rewriting
-from ostools.measure.passes.trees import PrefixTree, prefix_tree
+from ostools.measure.passes.last_tokens import PrefixTree, prefix_tree
 from ostools.measure.position import (
     ANSWER,
     Position,
@@ -77,15 +78,22 @@ class ModelEncoder:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The pairs of one seed, the distinct prompts in them (v of pair k is prompt `first[k]`, v* is
-    `second[k]`), and those prompts packed into a tree."""
+    """The pairs of a task with one seed, the distinct prompts in them (v of pair k is prompt
+    `first[k]`, v* is `second[k]`), and those prompts packed into a tree."""
 
+    task: str
     seed: int
     pairs: tuple[Pair, ...]
     prompts: tuple[tuple[int, ...], ...]
     first: Int[Tensor, " pair"]
     second: Int[Tensor, " pair"]
-    tree: PrefixTree
+
+    @classmethod
+    def of(cls, task: str, seed: int, pairs: Sequence[Pair]) -> PromptSet:
+        index: dict[tuple[int, ...], int] = {}
+        first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
+        second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
+        return cls(task, seed, tuple(pairs), tuple(index), first, second)
 
     @classmethod
     def build(
@@ -115,23 +123,15 @@ class PromptSet:
                 f"{context} tokens with its question and the repeated token: ask for shorter "
                 "lengths"
             )
-        index: dict[tuple[int, ...], int] = {}
-        first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
-        second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
+        prompts = cls.of(task.name, seed, pairs)
         if of_ids:  # which no tokenizer made: each row has to be a prompt of this model
-            for ids in index:
+            for ids in prompts.prompts:
                 Prompt.from_ids(model, ids)
-        return cls(seed, pairs, tuple(index), first, second, prefix_tree(tuple(index)))
+        return prompts
 
-    def only(self, pairs: Sequence[int]) -> tuple[PromptSet, Int[Tensor, " prompt"]]:
-        """Select pairs by number; and the indices of their prompts."""
-        pair_indices = torch.stack([self.first, self.second])[:, list(pairs)]
-        prompt_indices, (first, second) = torch.unique(pair_indices, return_inverse=True)
-        prompts = tuple(self.prompts[prompt] for prompt in prompt_indices.tolist())
-        chosen_pairs = tuple(self.pairs[pair] for pair in pairs)
-        return PromptSet(
-            self.seed, chosen_pairs, prompts, first, second, prefix_tree(prompts)
-        ), prompt_indices
+    @cached_property
+    def tree(self) -> PrefixTree:
+        return prefix_tree(self.prompts)
 
     def longest(self) -> tuple[int, ...]:
         return max(self.prompts, key=len)
@@ -144,29 +144,14 @@ class PromptSet:
         by_length = sorted(
             off_trunk or range(len(self.prompts)), key=lambda prompt: len(self.prompts[prompt])
         )
-        return list(
-            dict.fromkeys(
-                by_length[(2 * step + 1) * len(by_length) // (2 * count)] for step in range(count)
-            )
-        )
+        places = [(2 * step + 1) * len(by_length) // (2 * count) for step in range(count)]
+        return list(dict.fromkeys(by_length[place] for place in places))
 
-    def prompt_lengths(self) -> list[int]:
-        """Number of items of the pair in which each prompt first occurs: what an error message
-        names.
-        """
-        length_by_ids = {
-            ids: pair.length for pair in reversed(self.pairs) for ids in (pair.ids, pair.extended)
-        }
-        return [length_by_ids[ids] for ids in self.prompts]
-
-    def columns(self) -> dict[str, object]:
-        """pair, seed, length and tokens of each pair."""
-        return {
-            "pair": np.array([pair.kind for pair in self.pairs]),
-            "seed": self.seed,
-            "length": np.array([pair.length for pair in self.pairs]),
-            "tokens": np.array([len(pair.ids) for pair in self.pairs]),
-        }
+    def columns(self) -> pd.DataFrame:
+        """task, pair, seed, length and tokens of each pair."""
+        rows = [(pair.kind, pair.length, len(pair.ids)) for pair in self.pairs]
+        table = pd.DataFrame(rows, columns=["pair", "length", "tokens"])
+        return table.assign(task=self.task, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,26 +9,20 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from ostools.ground import InputError
-from ostools.measure.collapse.run import (
-    COLUMNS,
-    ORIGINAL,
-    REFERENCE,
-    REFERENCE_COLUMNS,
-    STORED,
-)
+from ostools.measure.collapse.distances import COLUMNS, GIVEN, REFERENCE
 from ostools.measure.collapse.verdicts import (
     MEASURED,
     ONE_CURVE,
     VECTOR,
-    CurveVerdict,
+    Curve,
     Per,
     Reading,
+    behind_all_blocks,
     hidden_curves,
     is_hidden,
-    judge,
 )
-from ostools.results import Chart, Column, Frame, Provenance, Result, TableHead, frame_of
-from ostools.theory.distances import DistanceNorm, hidden_ranges
+from ostools.results import Chart, Frame, Provenance, Result, TableHead, frame_of
+from ostools.theory.distances import DistanceNorm
 
 FITTED_FROM = 8
 """Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
@@ -47,22 +41,19 @@ class Collapse(Result):
     site (residual: v^(l), y, logits), layer (l, the number of blocks before the site; 0 is the
     embedding, L for all but residual), per (vector | head-chunk), norm (l1 | l2 | linf; of logits
     l2 alone); mean, minimum, maximum of the distance over the pieces; relative (to the same norm of
-    v), ulps (distance / machine line), float64_distance (with the same stored weights), noise,
-    pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces; on `logits`
+    v), ulps (distance / machine line), float64_distance (with the same stored weights),
+    given_distance, given_relative (in float64 with the weights as given), noise, pair_noise (of
+    y - y*), machine_line, weight_shift, each the mean over the pieces; on `logits`
     rows, total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for
     bit), next_token (the likeliest after v); and status: "measured", or "not finite" of a dtype
-    that overflows on this model, whose rows hold no number. NA where a column has no meaning. Head
-    chunks are left out where the number of heads does not divide d_model.
+    that overflows on this model, whose rows hold no number of its own. NA where a column has no
+    meaning. Head chunks are left out where the number of heads does not divide d_model.
 
     In 16 bits kernels may round otherwise at another length of the pass. So the lengths at both
     ends of a hidden range of whole vectors in L2, and those beside them, have the rows of passes of
     their prompts' own: `provenance.parameters["lengths_in_passes_of_their_own"]` names them, and
     `["difference_at_probed_lengths"]` says how far the shared pass is at most from passes of their
     own where both were run.
-
-    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance,
-    relative to ||v||): of the weights as given, and of every other way in which a precision stores
-    them.
 
     The paper's theorem and its Figure 5 speak of v^(L), before the final norm, and `paper.figure_5`
     draws that. But "the next-token prediction usually depends purely on y_n" (section 2): what a
@@ -78,7 +69,16 @@ class Collapse(Result):
         ),
     )
 
-    reference: pd.DataFrame
+    @property
+    def reference(self) -> pd.DataFrame:
+        """The float64 L2 distances after the last block, of the weights as given: task, pair, seed,
+        length, tokens, site, distance, relative (to ||v||).
+        """
+        rows = behind_all_blocks(frame_of(self))
+        rows = rows[(rows["per"] == VECTOR) & (rows["norm"] == "l2")]
+        keys = ["task", "pair", "seed", "length", "tokens", "site"]
+        rows = rows[[*keys, *GIVEN]].drop_duplicates(keys, ignore_index=True)
+        return rows.rename(columns={"given_distance": "distance", "given_relative": "relative"})
 
     @property
     def curve(self) -> pd.DataFrame:
@@ -98,10 +98,8 @@ class Collapse(Result):
         """The float64 distance and relative of that pair, weights as given, by length; the mean
         over seeds.
         """
-        table: Any = self.reference
-        rows = table[
-            (table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")
-        ]
+        rows: Any = self.reference
+        rows = rows[(rows["pair"] == pair) & (rows["site"] == site)]
         return rows.groupby("length")[["distance", "relative"]].mean().sort_index()
 
     @property
@@ -136,21 +134,16 @@ class Collapse(Result):
         tried), apart_from (the next length tried; NA of an open range). float64 is the reference,
         and has no row.
         """
+        names = ["first", "last", "tried", "hidden", "open", "apart_from"]
         rows = [
-            {
-                **curve.key,
-                "first": span.first,
-                "last": span.last,
-                "tried": span.lengths_tried,
-                "hidden": span.hidden,
-                "open": span.open,
-                "apart_from": min((n for n in curve.lengths if n > span.last), default=None),
-            }
+            (
+                *(*curve.key.values(), span.first, span.last, span.lengths_tried, span.hidden),
+                *(span.open, curve.apart_from(span)),
+            )
             for curve in hidden_curves(frame_of(self), per, norm)
-            for span in hidden_ranges(curve.hidden, curve.lengths)
+            for span in curve.ranges
         ]
-        names = [*ONE_CURVE, "first", "last", "tried", "hidden", "open", "apart_from"]
-        return pd.DataFrame(rows, columns=names).astype({"apart_from": "Int64"})
+        return pd.DataFrame(rows, columns=[*ONE_CURVE, *names]).astype({"apart_from": "Int64"})
 
     def verdicts(self, per: Per = VECTOR, norm: DistanceNorm = "l2") -> pd.DataFrame:
         """The verdict of each (task, pair, seed, dtype, site, layer), also of one without a range.
@@ -159,34 +152,33 @@ class Collapse(Result):
         last (of the first range; NA without one), tried and hidden (how many lengths were tried,
         and at how many of these the pair is hidden), longest (length tried), and status: the same
         in words."""
-        rows = []
-        for curve in hidden_curves(frame_of(self), per, norm):
-            verdict = judge(curve)
-            first = verdict.ranges[0] if verdict.ranges else None
-            numbers = {
-                "verdict": verdict.kind,
-                "ranges": len(verdict.ranges),
-                "first": first and first.first,
-                "last": first and first.last,
-                "tried": len(verdict.lengths),
-                "hidden": verdict.hidden,
-                "longest": max(verdict.lengths, default=None),
-                "status": verdict.words,
+        rows = [
+            curve.key
+            | {
+                "verdict": curve.kind,
+                "ranges": len(curve.ranges),
+                "first": curve.ranges[0].first if curve.ranges else None,
+                "last": curve.ranges[0].last if curve.ranges else None,
+                "tried": len(curve.lengths),
+                "hidden": sum(curve.hidden),
+                "longest": max(curve.lengths, default=None),
+                "status": curve.words,
             }
-            rows.append(curve.key | numbers)
+            for curve in hidden_curves(frame_of(self), per, norm)
+        ]
         names = ["verdict", "ranges", "first", "last", "tried", "hidden", "longest", "status"]
         kinds = dict.fromkeys(("first", "last", "longest"), "Int64")
         return pd.DataFrame(rows, columns=[*ONE_CURVE, *names]).astype(kinds)
 
     def verdicts_over_seeds(
         self, per: Per = VECTOR, norm: DistanceNorm = "l2"
-    ) -> dict[tuple[str, str, str, int], CurveVerdict]:
-        """The verdict by (pair, dtype, site, layer) of all seeds together: hidden at a length is
-        hidden in every seed.
+    ) -> dict[tuple[str, str, str, int], Curve]:
+        """The curve, with its verdict, by (pair, dtype, site, layer) of all seeds together: hidden
+        at a length is hidden in every seed.
         """
         curves = hidden_curves(frame_of(self), per, norm, over_seeds=True)
         keys = ("pair", "dtype", "site", "layer")
-        by_key: Any = {tuple(curve.key[name] for name in keys): judge(curve) for curve in curves}
+        by_key: Any = {tuple(curve.key[name] for name in keys): curve for curve in curves}
         return by_key
 
     def overflowing(self) -> dict[str, str]:
@@ -218,14 +210,13 @@ def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:
     return list(first[["length", "seed", "next_token"]].itertuples(index=False, name=None))
 
 
-def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
-    """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with
-    its `rounding`.
+def reference_at_y(result: Collapse) -> pd.DataFrame:
+    """The rows of `Collapse.reference` at y, each with its `rounding`.
 
     Below it two vectors are the same to float64's own rounding; of a distance of 0, any size will
     do.
     """
-    table: Any = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
+    table: Any = result.reference[result.reference["site"] == "y"]
     size = (table["distance"] / table["relative"]).where(table["relative"] > 0, 1.0)
     return table.assign(rounding=SAME_IN_FLOAT64 * size)
 
@@ -240,51 +231,13 @@ def exact_from(curve: pd.DataFrame) -> int | None:
     return int(later.min()) if len(later) else None
 
 
-_PAIR = ["task", "pair", "seed", "length", "site"]
-_CURVE = [*_PAIR, "weights"]
-
-
-def as_rows(result: Collapse) -> pd.DataFrame:
-    """`result.frame` with three columns more: the size of `float64_distance` relative to v's
-    (`float64_relative`), and the L2 distance in float64 of the weights as given, and its relative
-    size (`given_distance`, `given_relative`).
-
-    On the L2 rows of whole vectors; NA elsewhere, as a reference has no other.
-    """
-    reference: Frame = result.reference
-    original = reference[reference["weights"] == "given"].rename(columns=ORIGINAL)
-    stored = reference.rename(columns=STORED)[[*_CURVE, "float64_relative"]]
-    rows = frame_of(result).merge(stored, on=_CURVE, how="left", validate="many_to_one")
-    original = original[[*_PAIR, *ORIGINAL.values()]]
-    rows = rows.merge(original, on=_PAIR, how="left", validate="many_to_one")
-    return rows.assign(**{name: rows[name].where(_of_vectors(rows)) for name in REFERENCE_COLUMNS})
-
-
-def _of_vectors(rows: Frame) -> Column:
-    """Rows whose reference has a distance too: after the last block."""
-    return (
-        (rows["per"] == "vector") & (rows["norm"] == "l2") & (rows["layer"] == rows["layer"].max())
-    )
-
-
 def from_rows(rows: Frame, provenance: Provenance) -> Collapse:
-    """The result of rows with `REFERENCE_COLUMNS`, as they are measured or as `as_rows` makes them,
-    of several results too. Raises `InputError` for rows without the columns of this version.
+    """The result of rows as they are measured, of several results too. Raises `InputError` for rows
+    without the columns of this version.
     """
-    if missing := {*COLUMNS, *REFERENCE_COLUMNS} - {*rows.columns}:
+    if missing := {*COLUMNS} - {*rows.columns}:
         raise InputError(
             f"expected the rows of a collapse, found rows of another version, without "
             f"{', '.join(sorted(missing))}: measure again"
         )
-    vectors = rows[_of_vectors(rows)]
-    names = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
-    references: Frame = pd.concat(
-        [
-            table.drop(columns="relative")
-            .rename(columns={column: name for name, column in columns.items()})
-            .dropna(subset="distance")[names]
-            for columns, table in ((ORIGINAL, vectors.assign(weights="given")), (STORED, vectors))
-        ]
-    )
-    frame = rows.drop(columns=REFERENCE_COLUMNS).reset_index(drop=True)
-    return Collapse(frame, provenance, references.drop_duplicates(_CURVE, ignore_index=True))
+    return Collapse(rows.reset_index(drop=True), provenance)

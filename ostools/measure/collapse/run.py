@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -17,18 +16,20 @@ from ostools.ground.memory import keep_freed_memory
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.measure.collapse.distances import (
-    Columns,
+    COLUMNS,
+    FLAGS,
+    KINDS,
+    NUMBERS,
+    REFERENCE,
     LastTokens,
-    Place,
-    pair_columns,
+    pair_tables,
     require_finite,
 )
 from ostools.measure.collapse.prompt_sets import PromptSet
-from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
+from ostools.measure.collapse.verdicts import OVERFLOWS, deciding, hidden_curves
+from ostools.measure.passes.batches import Batching, batching_of
 from ostools.measure.passes.last_tokens import (
-    Batching,
     Unembedding,
-    batching_of,
     last_rows,
     own_rows,
 )
@@ -36,29 +37,6 @@ from ostools.measure.passes.precisions import AS_GIVEN, Precision
 from ostools.mitigations import Mitigation, changes_pass, label, running
 from ostools.models.tokenizer_calls import token_texts
 
-_NUMBERS = [
-    *("mean", "minimum", "maximum", "relative", "ulps"),
-    *("float64_distance", "noise", "pair_noise", "machine_line", "weight_shift", "total_variation"),
-]
-_FLAGS = ["same_top_token", "identical_logits"]
-_NEXT = "next_token"
-_KEYS = ["task", "pair", "seed", "length", "tokens", "dtype", "weights"]
-COLUMNS = [*_KEYS, "site", "layer", "per", "norm", *_NUMBERS, *_FLAGS, _NEXT, "status"]
-STORED = {"distance": "float64_distance", "relative": "float64_relative"}
-ORIGINAL = {"distance": "given_distance", "relative": "given_relative"}
-REFERENCE_COLUMNS = ["float64_relative", *ORIGINAL.values()]
-"""What `Collapse.reference` is made of, beside `float64_distance`."""
-REFERENCE = Precision.of_name("float64")
-
-_KINDS = (
-    dict.fromkeys(("seed", "length", "tokens", "layer"), "int64")
-    | dict.fromkeys(_NUMBERS, "float64")
-    | dict.fromkeys(_FLAGS, "boolean")
-    | {_NEXT: "str"}
-)
-_BLANK = dict.fromkeys([*_NUMBERS, "float64_relative"], np.nan) | dict.fromkeys(
-    [*_FLAGS, _NEXT], pd.NA
-)
 _PROBES_16_BIT = 5
 # A one-pass route agrees with a prompt's own pass to rounding, in float64 far below this.
 _SAME = 1e-8
@@ -82,9 +60,9 @@ class Passes:
     """
 
     view: TransformerBridge
-    tokens: list[LastTokens]
     batching: Batching
-    difference: float
+    tokens: list[LastTokens] = field(default_factory=list)
+    difference: float = 0.0
     tables: list[pd.DataFrame] = field(default_factory=list)
     own_lengths: set[int] = field(default_factory=set)
 
@@ -101,17 +79,20 @@ class CollapseRun:
     """
 
     model: TransformerBridge
-    task: str
     sets: list[PromptSet]
     mitigation: Mitigation | None
     layers: Sequence[int] = ()
 
+    @property
+    def heads(self) -> int:
+        """Into how many chunks a vector is cut; 0 where the heads are unknown or do not divide it."""
+        heads = 0 if is_closed(self.model) else int(self.model.cfg.n_heads)
+        return heads if heads and self.model.cfg.d_model % heads == 0 else 0
+
     def rows(
         self, precisions: Sequence[Precision], progress: Progress | None
     ) -> tuple[pd.DataFrame, dict[str, object]]:
-        """The rows of all precisions in their order, with `REFERENCE_COLUMNS`; and what the
-        provenance says of the passes.
-        """
+        """The rows of all precisions in their order; and what the provenance says of the passes."""
         keep_freed_memory()
         keys = {precision: precision.weights_key(self.model) for precision in precisions}
         exact, runs, not_finite = self._all_passes(keys, progress)
@@ -119,19 +100,23 @@ class CollapseRun:
         for index, prompts in enumerate(self.sets):
             references = {key: passes.tokens[index] for key, passes in exact.items()}
             tokens = [passes.tokens[index] for passes in runs.values()]
-            columns = pair_columns(tokens, references, prompts.first, prompts.second)
-            for passes, run, numbers in zip(runs.values(), tokens, columns, strict=True):
-                passes.tables.append(self._table(prompts, run, numbers))
+            tables = pair_tables(tokens, references, prompts, self.heads)
+            for passes, table in zip(runs.values(), tables, strict=True):
+                passes.tables.append(table)
                 if passes.shares_16_bits:
                     self._remeasure(prompts, passes, index, references)
-        tables = {name: pd.concat(run.tables, ignore_index=True) for name, run in runs.items()}
+        tables = {name: pd.concat(run.tables) for name, run in runs.items()}
         like = next(iter(tables.values()))
-        for name in not_finite:  # the rows of another, without a number
-            key = keys[Precision.of_name(name)]
-            rows = like.assign(dtype=name, weights=key, status=OVERFLOWS, **_BLANK)
-            tables[name] = rows.astype(_KINDS)
-        in_order = [tables[precision.name] for precision in precisions]
-        return pd.concat(in_order, ignore_index=True), _described(exact, runs, not_finite)
+        for precision, key in keys.items():
+            if precision.name in not_finite:  # the rows of another, without a number
+                blank = dict.fromkeys([*NUMBERS, *FLAGS, "next_token"], float("nan"))
+                names = {"dtype": precision.name, "weights": key, "status": OVERFLOWS}
+                tables[precision.name] = like.assign(**names, **blank).astype(KINDS)
+        table = pd.concat([tables[precision.name] for precision in precisions], ignore_index=True)
+        ids = table["next_token"].dropna().astype(int)
+        texts = token_texts(self.model.tokenizer, ids.tolist())
+        table["next_token"] = ids.map(texts.get).reindex(table.index).astype("str")
+        return table, _described(exact, runs, not_finite)
 
     def _all_passes(
         self, keys: Mapping[Precision, str], progress: Progress | None
@@ -145,13 +130,15 @@ class CollapseRun:
         exact: dict[str, Passes] = {}
         runs: dict[str, Passes] = {}
         not_finite: dict[str, str] = {}
-        batching = batching_of(self.model, [prompts.tree for prompts in self.sets])
+        batching = batching_of(
+            self.model, is_chain=all(prompts.tree.is_chain for prompts in self.sets)
+        )
         if changes_pass(self.mitigation):  # by absolute positions maybe: a packed tree has none
             name = label(self.mitigation)
             reason = f"{name} changes the forward pass: every prompt has its own"
             batching = Batching("loop", reason)
         in_order = dict.fromkeys((REFERENCE, *keys))
-        for precision, step in with_progress(in_order, progress, units=None):
+        for precision, step in with_progress(in_order, progress):
             key = keys.get(precision, AS_GIVEN)
             try:
                 passes = self._passes(precision, key, self.model, batching, step)
@@ -177,25 +164,32 @@ class CollapseRun:
         batching: Batching,
         progress: Progress | None,
     ) -> Passes:
-        """The last tokens of every prompt, with the weights of `model` in that precision. float64
-        can show that a packed way does not fit: then all go by the loop, again.
+        """The last tokens of every prompt, with the weights of `model` in that precision; and how
+        far, ||y - y'||_2 / ||y'||_2, some of them are at most from a pass of their own: more in 16
+        bits, where kernels may round otherwise at another length. float64 can show that a packed
+        way does not fit: then all go by the loop, again.
+
+        Raises `NonFiniteError` for numbers that are not finite, and `InputError` where W_U y (with
+        the soft-cap), made when the run is over, is not what the model itself returns.
         """
-        view = precision.prepared(model)
-        tokens: list[LastTokens] = []
-        differences: list[float] = []
+        passes = Passes(precision.prepared(model), batching)
+        view, unembedding = passes.view, Unembedding.of(passes.view)
         for prompts in self.sets:
+            probes = prompts.probes(_PROBES_16_BIT if precision.dtype in SIXTEEN_BITS else 1)
             with running(view, self.mitigation), precision.running(view, prompts.longest()):
-                last_tokens, difference = self._last_tokens(
-                    view, precision, weights, prompts, batching
-                )
-                y = last_tokens.rows.y[:1]
-                logits = last_tokens.unembedding(y) if changes_pass(self.mitigation) else None
-            if logits is not None and not torch.equal(last_tokens.unembedding(y), logits):
+                rows = last_rows(view, prompts.prompts, prompts.tree, batching, self.layers)
+                probed = [prompts.prompts[probe] for probe in probes]
+                alone, logits = own_rows(view, probed, logits_to_keep=1)
+            passes.tokens.append(LastTokens(precision, weights, rows, unembedding))
+            require_finite(passes.tokens[-1], prompts)
+            error = max(map(_relative, unembedding(alone.y), logits[:, -1]))
+            if not error <= _SAME_LOGITS[precision.dtype]:
                 raise InputError(
-                    f"{label(self.mitigation)} changes the unembedding itself, which collapse "
-                    "applies to y when the run is over: its logits would be those of the model "
-                    "without it"
+                    "expected the model's logits to be its unembedding of y, found a difference of "
+                    f"{error:.2g} (relative): after the final norm {view.cfg.architecture}, or the "
+                    "mitigation, does something that collapse does not know"
                 )
+            difference = max(map(_relative, rows.y[probes], alone.y))
             if precision == REFERENCE and batching.name != "loop" and not difference <= _SAME:
                 reason = (
                     f"the {batching.name} differs from a prompt's own pass by {difference:.2g} "
@@ -203,48 +197,9 @@ class CollapseRun:
                 )
                 loop = Batching("loop", reason)
                 return self._passes(precision, weights, model, loop, progress)
-            tokens.append(last_tokens)
-            differences.append(difference)
-            tell(progress, len(tokens), len(self.sets))
-        return Passes(view, tokens, batching, max(differences))
-
-    def _last_tokens(
-        self,
-        view: TransformerBridge,
-        precision: Precision,
-        weights: str,
-        prompts: PromptSet,
-        batching: Batching,
-    ) -> tuple[LastTokens, float]:
-        """The last tokens of all prompts by this way, and how far, ||y - y'||_2 / ||y'||_2, some of
-        them are at most from a pass of their own: more in 16 bits, where kernels may round
-        otherwise at another length.
-
-        Raises `NonFiniteError` for numbers that are not finite, and `InputError` where W_U y (with
-        the soft-cap) is not what the model itself returns.
-        """
-        heads = 0 if is_closed(view) else int(view.cfg.n_heads)
-        heads = heads if heads and view.cfg.d_model % heads == 0 else 0
-        unembedding, lengths = Unembedding.of(view), prompts.prompt_lengths()
-        if precision.narrow:  # what overflows mostly does so on every prompt: seen on one first
-            shortest = min(prompts.prompts, key=len)
-            first, _ = own_rows(view, [shortest])
-            tokens = LastTokens(precision, weights, first, unembedding, heads)
-            require_finite(tokens, self.task, [lengths[prompts.prompts.index(shortest)]])
-        rows = last_rows(view, prompts.prompts, prompts.tree, batching, self.layers)
-        tokens = LastTokens(precision, weights, rows, unembedding, heads)
-        require_finite(tokens, self.task, lengths)
-        probes = prompts.probes(_PROBES_16_BIT if precision.dtype in SIXTEEN_BITS else 1)
-        probed = [prompts.prompts[probe] for probe in probes]
-        alone, logits = own_rows(view, probed, logits_to_keep=1)
-        error = max(map(_relative, unembedding(alone.y), logits[:, -1]))
-        if not error <= _SAME_LOGITS[precision.dtype]:
-            raise InputError(
-                "expected the model's logits to be its unembedding of y, found a difference of "
-                f"{error:.2g} (relative): {view.cfg.architecture} does something after the "
-                "final norm that collapse does not know"
-            )
-        return tokens, max(map(_relative, rows.y[probes], alone.y))
+            passes.difference = max(passes.difference, difference)
+            tell(progress, len(passes.tokens), len(self.sets))
+        return passes
 
     def _remeasure(
         self, prompts: PromptSet, passes: Passes, index: int, exact: Mapping[str, LastTokens]
@@ -254,44 +209,23 @@ class CollapseRun:
         length, which can move it.
         """
         table, tokens, view = passes.tables[index], passes.tokens[index], passes.view
-        keys = [(pair.kind, prompts.seed, pair.length) for pair in prompts.pairs]
         replaced: set[tuple[str, int, int]] = set()
         while undecided := deciding(hidden_curves(table)) - replaced:
-            cut, prompt_indices = prompts.only(
-                [number for number, key in enumerate(keys) if key in undecided]
-            )
-            shared = tokens.of(prompt_indices)
-            with running(view, self.mitigation), tokens.precision.running(view, cut.longest()):
-                rows, _ = own_rows(view, cut.prompts, self.layers)
-            alone = replace(shared, rows=rows)
-            errors = map(_relative, shared.rows.y, alone.rows.y)
+            chosen = [p for p in prompts.pairs if (p.kind, prompts.seed, p.length) in undecided]
+            some = PromptSet.of(prompts.task, prompts.seed, chosen)
+            places = torch.tensor([prompts.prompts.index(ids) for ids in some.prompts])
+            with running(view, self.mitigation), tokens.precision.running(view, some.longest()):
+                rows, _ = own_rows(view, some.prompts, self.layers)
+            errors = map(_relative, tokens.of(places).rows.y, rows.y)
             passes.difference = max(passes.difference, *errors)
-            references = {key: run.of(prompt_indices) for key, run in exact.items()}
-            (columns,) = pair_columns([alone], references, cut.first, cut.second)
-            measured = self._table(cut, alone, columns)
+            references = {key: run.of(places) for key, run in exact.items()}
+            (new,) = pair_tables([replace(tokens, rows=rows)], references, some, self.heads)
             # Both tables have the rows of a pair and a length in one order.
-            old_index, new_index = (
-                part.set_index(["pair", "length"]).index for part in (table, measured)
-            )
+            pairs, new_pairs = (part.set_index(["pair", "length"]).index for part in (table, new))
             for column in COLUMNS:
-                table.loc[old_index.isin(new_index), column] = measured[column].array
+                table.loc[pairs.isin(new_pairs), column] = new[column].array
             replaced |= undecided
         passes.own_lengths |= {length for *_, length in replaced}
-
-    def _table(
-        self, prompts: PromptSet, tokens: LastTokens, columns: Mapping[Place, Columns]
-    ) -> pd.DataFrame:
-        """The rows of a set of prompts, with the text of each likeliest next token for its id."""
-        names = {"dtype": tokens.precision.name, "weights": tokens.weights, "status": MEASURED}
-        same = prompts.columns() | names | {"task": self.task}
-        parts = [
-            pd.DataFrame(same | {"site": site, "layer": layer, "per": per, "norm": norm} | numbers)
-            for (site, layer, per, norm), numbers in columns.items()
-        ]
-        rows = pd.concat(parts, ignore_index=True).reindex(columns=[*COLUMNS, *REFERENCE_COLUMNS])
-        ids = rows[_NEXT].dropna().astype(int)
-        texts = token_texts(self.model.tokenizer, ids.tolist())
-        return rows.assign(**{_NEXT: ids.map(texts.get)}).astype(_KINDS)
 
 
 def _described(
@@ -300,21 +234,18 @@ def _described(
     """What the provenance says of the passes: their ways, each once; in 16 bits, which lengths have
     passes of their own; how far others are at most from such passes; and where precisions overflow.
     """
-    routes = dict.fromkeys(passes.batching for passes in (*exact.values(), *runs.values()))
     references = {
         REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}": passes
         for key, passes in exact.items()
     }
-    by_name = {**references, **runs}
+    by_name = references | dict(runs)
+    routes = dict.fromkeys(passes.batching for passes in by_name.values())
+    own = {name: sorted(run.own_lengths) for name, run in runs.items() if run.shares_16_bits}
     return {
         "route": " and ".join(route.name for route in routes),
         "route_reason": "; ".join(route.reason for route in routes),
         "difference_at_probed_lengths": {n: passes.difference for n, passes in by_name.items()},
-        "lengths_in_passes_of_their_own": {
-            name: sorted(passes.own_lengths)
-            for name, passes in runs.items()
-            if passes.shares_16_bits
-        },
+        "lengths_in_passes_of_their_own": own,
         "not_finite": dict(not_finite),
     }
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
 from ostools import tasks
 from ostools.ground import InputError, checked_name
-from ostools.ground.words import runs
 from ostools.results import Column, Frame
 from ostools.theory.distances import IN_A_ROW, NORMS, DistanceNorm, HiddenRange, hidden_ranges
 
@@ -75,7 +75,7 @@ _WORDS = {TOP_TOKEN: ("the same", "different"), IDENTICAL: ("identical", "differ
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve: at which of its `lengths`, ascending, the pair is `hidden`.
+    """One curve: at which of its `lengths`, ascending, the pair is `hidden`; and the verdict on it.
 
     `key`: its values by the names of `ONE_CURVE`. At the sites "top-token" and "identical-logits"
     hidden is the same there. `finite`: False where the dtype overflows; then there are no lengths.
@@ -86,17 +86,37 @@ class Curve:
     hidden: list[bool]
     finite: bool = True
 
+    @cached_property
+    def ranges(self) -> list[HiddenRange]:
+        return hidden_ranges(self.hidden, self.lengths)
 
-@dataclass(frozen=True)
-class CurveVerdict:
-    """Verdict on one curve: its kind, its ranges, at how many of the tried lengths it is hidden,
-    and the same in words."""
+    @property
+    def kind(self) -> str:
+        """The kind of verdict."""
+        if not self.finite:
+            return OVERFLOWS
+        if self.ranges:
+            return TO_THE_END if self.ranges[-1].open else IN_A_RANGE
+        few = any(self.hidden) and (self.hidden[-1] or len(self.lengths) < IN_A_ROW)
+        return UNDECIDED if few else TOLD_APART
 
-    kind: str
-    ranges: tuple[HiddenRange, ...]
-    lengths: list[int]
-    hidden: int
-    words: str
+    @property
+    def words(self) -> str:
+        """The verdict with its numbers; the rule is that of `theory.distances`."""
+        if not self.finite:
+            return f"not measured: {self.key['dtype']} overflows on this model"
+        hidden, told_apart = _WORDS.get(self.key["site"], ("hidden", "apart"))
+        if self.ranges:
+            spans = [
+                f"from {_ends(span)} ({span.hidden} of the {span.lengths_tried} lengths tried)"
+                + f", {told_apart} again at {self.apart_from(span)}" * (not span.open)
+                for span in self.ranges
+            ]
+            return f"{hidden} {'; '.join(spans)}"
+        at = f"{hidden} at {sum(self.hidden)}" if any(self.hidden) else f"not {hidden} at any"
+        words = f"{at} of the {len(self.lengths)} lengths tried, up to {self.lengths[-1]}"
+        words += f"; a range needs {IN_A_ROW} in a row" * any(self.hidden)
+        return f"not decided: {words}" if self.kind == UNDECIDED else words
 
     @property
     def where(self) -> str:
@@ -105,10 +125,11 @@ class CurveVerdict:
         """
         if not self.ranges:
             return "–" if self.kind == TOLD_APART else self.kind
-        return ", ".join(
-            f"{span.first} on, up to {span.last}" if span.open else f"{span.first} to {span.last}"
-            for span in self.ranges
-        )
+        return ", ".join(map(_ends, self.ranges))
+
+    def apart_from(self, span: HiddenRange) -> int | None:
+        """The next length tried after a range; None of an open one."""
+        return min((n for n in self.lengths if n > span.last), default=None)
 
 
 def trained_length(task: str, trained: Mapping[str, int] | None) -> int | None:
@@ -163,59 +184,12 @@ def deciding(curves: Iterable[Curve]) -> set[tuple[str, int, int]]:
     """
     deciding_lengths = set()
     for curve in curves:
-        for span in hidden_ranges(curve.hidden, curve.lengths):
+        for span in curve.ranges:
             start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
             lengths = {*curve.lengths[max(start - 1, 0) : start + 1], *curve.lengths[end : end + 2]}
             deciding_lengths |= {(curve.key["pair"], curve.key["seed"], n) for n in lengths}
     return deciding_lengths
 
 
-def judge(curve: Curve) -> CurveVerdict:
-    """The verdict of one curve; the rule is that of `theory.distances`."""
-    if not curve.finite:
-        words = f"not measured: {curve.key['dtype']} overflows on this model"
-        return CurveVerdict(OVERFLOWS, (), [], 0, words)
-    hidden, told_apart = _WORDS.get(curve.key["site"], ("hidden", "apart"))
-    ranges, count = tuple(hidden_ranges(curve.hidden, curve.lengths)), sum(curve.hidden)
-    of_lengths = f"of the {len(curve.lengths)} lengths tried, up to {curve.lengths[-1]}"
-    if ranges:
-        kind = TO_THE_END if ranges[-1].open else IN_A_RANGE
-        words = (
-            f"{hidden} {'; '.join(_in_words(curve, span, hidden, told_apart) for span in ranges)}"
-        )
-        if single := count - sum(span.hidden for span in ranges):
-            lengths = f"{single} more length{'s' * (single != 1)}"
-            words += f"; and at {lengths}, fewer than {IN_A_ROW} in a row"
-    elif not count:
-        kind, words = TOLD_APART, f"not {hidden} at any {of_lengths}"
-    elif curve.hidden[-1] or len(curve.lengths) < IN_A_ROW:
-        kind = UNDECIDED
-        words = f"not decided: {hidden} at {count} {of_lengths}; a range needs {IN_A_ROW} in a row"
-    else:
-        kind = TOLD_APART
-        words = (
-            f"{hidden} at {count} {of_lengths}, but not at {IN_A_ROW} in a row, which a range needs"
-        )
-    return CurveVerdict(kind, ranges, curve.lengths, count, words)
-
-
-def _in_words(curve: Curve, span: HiddenRange, hidden: str, told_apart: str) -> str:
-    """A range with how many of its lengths were tried, its holes, and the next length, where it is
-    apart.
-    """
-    shortest = ", the shortest tried," if span.first == curve.lengths[0] else ""
-    upper = f"on, up to {span.last}, the last length tried" if span.open else f"to {span.last}"
-    start, end = curve.lengths.index(span.first), curve.lengths.index(span.last) + 1
-    in_range = zip(curve.lengths[start:end], curve.hidden[start:end], strict=True)
-    holes, spread = [n for n, is_hidden in in_range if not is_hidden], span.last - span.first + 1
-    if is_sparse := span.lengths_tried < spread:
-        count = f"{span.lengths_tried} of the {spread} lengths in the range were tried"
-    else:
-        count = f"{spread} lengths, all tried"
-    count += f"; not {hidden} at {runs(holes)}" if holes else f", all {hidden}" * is_sparse
-    after = (
-        ""
-        if span.open
-        else f", {told_apart} again at {min(n for n in curve.lengths if n > span.last)}"
-    )
-    return f"from {span.first}{shortest} {upper} ({count}){after}"
+def _ends(span: HiddenRange) -> str:
+    return f"{span.first} on, up to {span.last}" if span.open else f"{span.first} to {span.last}"

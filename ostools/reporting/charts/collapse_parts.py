@@ -10,7 +10,6 @@ import pandas as pd
 from ostools.ground import InputError
 from ostools.measure import Collapse, Reading
 from ostools.measure.passes.precisions import Precision
-from ostools.reporting.charts.all_tokens import growth_chart
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.findings import present
 from ostools.reporting.findings.answers import task_of
@@ -38,7 +37,7 @@ def collapse_result_chart(result: Collapse) -> Chart:
     names = set(result.frame["dtype"])
     parts = {Precision.of_name(name).part for name in names}
     if len(set(result.frame["layer"])) > 1:
-        return growth_chart(result) if "once" in parts else collapse_layers_chart(result)
+        return collapse_layers_chart(result)
     return precision_chart(result) if len(names) > 4 or parts != {None} else collapse_chart(result)
 
 
@@ -107,8 +106,7 @@ def precision_chart(result: Collapse) -> Chart:
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     if frame.empty:
         raise InputError("a chart of precisions: expected another dtype than float64, found none")
-    exact = result.reference[(result.reference[["pair", "site"]] == [pair, "y"]).all(axis=1)]
-    rows, y = log_rows(_precision_rows(frame, exact), "L2 distance")
+    rows, y = log_rows(_precision_rows(frame), "L2 distance")
     formats = sorted(set(rows["series"]))
     hue = draw.hue("series", formats, title="format", columns=len(formats), symbolStrokeWidth=4)
     dash = draw.dashes(_QUANTITIES, rows["quantity"])
@@ -131,26 +129,27 @@ def _split(name: str) -> tuple[str, str]:
     return format, part if dash else "cast"
 
 
-def _precision_rows(frame: Frame, exact: Frame) -> Frame:
+def _precision_rows(frame: Frame) -> Frame:
     """The distance and the noises against length, the mean over seeds; every panel has the distance
     of the weights as given.
     """
     keys = ["dtype", "weights", "length"]
-    noise = frame.groupby(keys, as_index=False, sort=False)["pair_noise"].mean()
-    names = noise["dtype"].map(_split)
-    noise = noise.assign(series=names.str[0], panel=names.str[1].map(PARTS), quantity="noise")
-    noise = noise.rename(columns={"pair_noise": "value"})
-    exact = exact.groupby(["weights", "length"], as_index=False)["distance"].mean()
-    exact = exact.rename(columns={"distance": "value"})
+    numbers = ["pair_noise", "float64_distance", "given_distance"]
+    means = frame.groupby(keys, as_index=False, sort=False)[numbers].mean()
+    names = means["dtype"].map(_split)
+    means = means.assign(series=names.str[0], panel=names.str[1].map(PARTS))
+    noise = means.assign(value=means["pair_noise"], quantity="noise")
     # What each range was read from: the float64 distance of the weights as that precision stores
     # them.
-    stored = noise[noise["weights"] != "given"].drop(columns="value")
-    stored = stored.merge(exact, on=["weights", "length"]).assign(quantity="stored")
-    as_given = exact[exact["weights"] == "given"].assign(series="float64", quantity="distance")
-    as_given = as_given.merge(noise[["panel"]].drop_duplicates(), how="cross")
+    stored = means[means["weights"] != "given"]
+    stored = stored.assign(value=stored["float64_distance"], quantity="stored")
+    as_given = means.drop_duplicates(["panel", "length"])
+    as_given = as_given.assign(
+        value=as_given["given_distance"], series="float64", quantity="distance"
+    )
     has_noise = noise.groupby("dtype")["value"].transform("max") > 0
     rows: Frame = pd.concat([noise[has_noise], stored, as_given], ignore_index=True)
-    return rows.drop(columns=["dtype", "weights"])
+    return rows.drop(columns=["dtype", "weights", *numbers])
 
 
 def _noise_curves(

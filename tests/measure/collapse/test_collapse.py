@@ -19,7 +19,7 @@ from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import ModelEncoder, as_pairs
-from ostools.measure.collapse.result import Collapse, as_rows, exact_from, from_rows, reference_at_y
+from ostools.measure.collapse.result import Collapse, exact_from, from_rows, reference_at_y
 from ostools.measure.collapse.verdicts import (
     IN_A_RANGE,
     TO_THE_END,
@@ -27,7 +27,6 @@ from ostools.measure.collapse.verdicts import (
     UNDECIDED,
     Curve,
     deciding,
-    judge,
 )
 from ostools.measure.passes import last_tokens
 from ostools.models import encode, view_in
@@ -144,15 +143,13 @@ def test_floors_by_their_definitions() -> None:
 
 def test_what_float64_rounds_is_a_millionth_of_v() -> None:
     """1e-6 of ||v||, whatever the distance; of a pair without a size, 1e-6."""
-    table = pd.DataFrame(
-        {
-            "site": "y",
-            "weights": "given",
-            "distance": [3.0, 1e-3, 0.0],
-            "relative": [0.5, 1e-4, 0.0],
-        }
-    )
-    assert reference_at_y(table)["rounding"].tolist() == pytest.approx(
+    result = made_collapse(float, noise={"bfloat16": 0.5}, lengths=[3, 4, 5])
+    at_y = result.frame["site"] == "y"
+    sizes = {"given_distance": [3.0, 1e-3, 0.0], "given_relative": [0.5, 1e-4, 0.0]}
+    for name, values in sizes.items():
+        by_length = pd.Series(values, [3, 4, 5]).reindex(result.frame["length"])
+        result.frame[name] = result.frame[name].mask(at_y, by_length.to_numpy())
+    assert reference_at_y(result)["rounding"].tolist() == pytest.approx(
         [6e-6, 1e-5, 1e-6], rel=1e-12
     )
     curve = pd.DataFrame({"relative": [0.1, 1.01e-6, 0.99e-6, 0.0]}, index=[3, 4, 5, 6])
@@ -191,12 +188,12 @@ def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
     )
     np.testing.assert_array_equal(low["float64_distance"], exact["mean"].reindex(low.index))
     np.testing.assert_array_equal(exact["float64_distance"], exact["mean"])
-    whole: Any = select(found.frame, dtype="bfloat16-kv", per="vector", norm="l2")
-    beside = whole.merge(
-        found.reference, on=["task", "pair", "seed", "weights", "length", "site"], validate="1:1"
-    )
-    assert len(beside) == len(found.reference)
-    np.testing.assert_array_equal(beside["float64_distance"], beside["distance"])
+    np.testing.assert_array_equal(low["given_distance"], low["float64_distance"])
+    whole: Any = select(found.frame, dtype="float64", per="vector", norm="l2")
+    beside = whole.merge(found.reference, on=key[:4], validate="1:1", suffixes=("", "_reference"))
+    assert len(beside) == len(found.reference) == len(whole)
+    np.testing.assert_array_equal(beside["mean"], beside["distance"])
+    np.testing.assert_array_equal(beside["relative"], beside["relative_reference"])
 
 
 def loud(factor: float) -> TransformerBridge:
@@ -231,10 +228,8 @@ def test_a_dtype_that_overflows_has_rows_without_numbers_and_the_others_stand() 
         "residual at length 1 is not finite; float16 holds numbers up to 6.55e+04"
         in found.overflowing()["float16"]
     )
-    rows = as_rows(found)
-    pd.testing.assert_frame_equal(from_rows(rows, found.provenance).verdicts(), verdicts)
     with pytest.raises(InputError, match="rows of another version, without status: measure again"):
-        from_rows(rows.drop(columns="status"), found.provenance)
+        from_rows(found.frame.drop(columns="status"), found.provenance)
 
 
 def test_numbers_that_are_not_finite_anywhere_else_are_refused() -> None:
@@ -261,9 +256,6 @@ def between(first: int, last: int, n_max: int) -> list[bool]:
     return [first <= n <= last for n in range(1, n_max + 1)]
 
 
-WHOLE = "from 1, the shortest tried, on, up to 100, the last length tried (100 lengths, all tried)"
-
-
 def curve_of(hidden: list[bool], lengths: list[int], site: str = "y", seed: int = 0) -> Curve:
     key = {"task": "t", "pair": "theorem", "seed": seed, "dtype": "bfloat16", "site": site}
     return Curve(key | {"layer": 2}, lengths, hidden)
@@ -278,38 +270,34 @@ def curve_of(hidden: list[bool], lengths: list[int], site: str = "y", seed: int 
         ),
         (
             *(between(138, 501, 300), "y", TO_THE_END),
-            "hidden from 138 on, up to 300, the last length tried (163 lengths, all tried)",
+            "hidden from 138 on, up to 300 (163 of the 163 lengths tried)",
         ),
         (
             *(between(138, 501, 502), "y", IN_A_RANGE),
-            "hidden from 138 to 501 (364 lengths, all tried), apart again at 502",
+            "hidden from 138 to 501 (364 of the 364 lengths tried), apart again at 502",
         ),
-        ([True] * 100, "y", TO_THE_END, f"hidden {WHOLE}"),
-        ([True] * 100, "top-token", TO_THE_END, f"the same {WHOLE}"),
+        (
+            *([True] * 100, "top-token", TO_THE_END),
+            "the same from 1 on, up to 100 (100 of the 100 lengths tried)",
+        ),
         (
             *([False] * 100, "identical-logits", TOLD_APART),
             "not identical at any of the 100 lengths tried, up to 100",
         ),
         (
             *([n % 9 == 0 for n in range(1, 101)], "y", TOLD_APART),
-            "hidden at 11 of the 100 lengths tried, up to 100, but not at 8 in a row, which a range needs",
+            "hidden at 11 of the 100 lengths tried, up to 100; a range needs 8 in a row",
         ),
         (
             *([n >= 10 and n not in (20, 21, 25) for n in range(1, 101)], "y", TO_THE_END),
-            "hidden from 10 on, up to 100, the last length tried (91 lengths, all tried; "
-            "not hidden at 20, 21, 25)",
-        ),
-        (
-            *([10 <= n < 30 or n == 50 for n in range(1, 101)], "y", IN_A_RANGE),
-            "hidden from 10 to 29 (20 lengths, all tried), apart again at 30; and at 1 more length, "
-            "fewer than 8 in a row",
+            "hidden from 10 on, up to 100 (88 of the 91 lengths tried)",
         ),
     ],
 )
 def test_a_verdict_is_about_ranges_wherever_one_stops(
     hidden: list[bool], site: str, kind: str, words: str
 ) -> None:
-    verdict = judge(curve_of(hidden, list(range(1, len(hidden) + 1)), site))
+    verdict = curve_of(hidden, list(range(1, len(hidden) + 1)), site)
     assert (verdict.kind, verdict.words) == (kind, words)
     assert len(verdict.ranges) == kind.startswith("hidden")
 
@@ -461,9 +449,7 @@ def test_where_no_site_is_named_it_is_y_which_alone_decides_the_next_token() -> 
     found = collapse(
         tiny_model("gemma3", seed=1), "figure-5a", lengths=range(1, 6), dtypes=["float32"]
     )
-    y = select(found.reference, pair="theorem", site="y", weights="given").set_index("length")[
-        "distance"
-    ]
+    y = select(found.reference, pair="theorem", site="y").set_index("length")["distance"]
     assert found.reference_curve("theorem")["distance"].tolist() == y.tolist()
     assert found.reference_curve("theorem", "residual")["distance"].tolist() != y.tolist()
 

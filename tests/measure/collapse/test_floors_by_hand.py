@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ostools.measure.collapse.distances import PairVectors, norm_columns
+from ostools.measure.collapse.distances import norm_columns
 from ostools.measure.passes.precisions import Precision
 
 # One pair of prompts, two heads, two components. The differences are (3, 4) and (6, 8), so that
@@ -33,9 +33,8 @@ class StepsByHand(Precision):
 
 @pytest.fixture(scope="module")
 def columns() -> dict[str, dict[str, float]]:
-    exact, original = PairVectors(EXACT, EXACT_STAR), PairVectors(AS_GIVEN, V_STAR)
     precision = StepsByHand("by hand", torch.float32)
-    tables = norm_columns(precision, PairVectors(V, V_STAR), exact, original)
+    tables = norm_columns(precision, (V, V_STAR), (EXACT, EXACT_STAR), (AS_GIVEN, V_STAR))
     return {
         norm: {name: float(values[0]) for name, values in table.items()} for norm, table in tables
     }
@@ -70,7 +69,7 @@ def test_by_hand(
 
 
 def test_a_pair_of_no_reference_is_its_own_and_what_has_no_length_has_no_share_of_it() -> None:
-    pair = PairVectors(V_STAR, V)
+    pair = V_STAR, V
     tables = norm_columns(Precision.of_name("float64"), pair, pair, pair)
     columns = {name: float(values[0]) for name, values in dict(tables)["l2"].items()}
     assert columns["mean"] == columns["float64_distance"] == columns["given_distance"] == 7.5

@@ -81,7 +81,7 @@ def test_every_number_is_that_of_its_own_measurement(
             )
         asked: dict[str, Any] = {"dtypes": ["bfloat16"], "mitigation": given, "chat": False}
         pairs: Any = collapse(model, TASK, lengths=lengths, **asked).reference
-        exact = pairs[(pairs["site"] == "y") & (pairs["weights"] == "given")]["distance"]
+        exact = pairs[pairs["site"] == "y"]["distance"]
         np.testing.assert_allclose(
             rows(found, name, "collapse_distance", "float64")[column], exact, rtol=1e-9
         )
@@ -105,7 +105,7 @@ def test_distances_are_of_the_position_and_the_study_says_which(
     asked: dict[str, Any] = {"lengths": [2, 3], "chat": False, "position": position}
     found = ost.study(model, TASK, mitigations=[WIDE], dtypes=(), measures=["collapse"], **asked)
     pairs: Any = collapse(model, TASK, dtypes=["float64"], **asked).reference
-    expected = pairs[(pairs["site"] == "y") & (pairs["weights"] == "given")]["distance"].to_numpy()
+    expected = pairs[pairs["site"] == "y"]["distance"].to_numpy()
     baseline = rows(found, label(WIDE), "collapse_distance", "float64")["baseline"]
     np.testing.assert_allclose(baseline, expected, rtol=1e-9)
     assert found.provenance.parameters["read_at"]["position"] == position
@@ -125,10 +125,6 @@ def test_what_changed_nothing_is_inactive(found: Study) -> None:
     assert set(said.loc["sliding-window:window=700", ["answers", "collapse", "sensitivity"]]) == {
         "inactive"
     }
-    assert (
-        "inactive (it changed neither a prompt nor a logit)"
-        in said.loc["sliding-window:window=700", "sentence"]
-    )
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
     """
     hides, falls, *_ = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 4.0}))
     assert hides.startswith(
-        "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 1, the shortest tried, on, "
+        "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 1 on, up to 128 "
     )
     assert "it does not fall" in falls
     assert not any("collapse" in sentence for sentence in (hides, falls))
@@ -84,7 +84,7 @@ def test_a_seed_apart_is_no_hidden_length() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
     apart = (result.frame["seed"] == 1) & (result.frame["length"] > 100)
     result.frame.loc[apart, "float64_distance"] = 5.0
-    assert "hidden from 31 to 100 (70 lengths, all tried), apart again at 101" in " ".join(
+    assert "hidden from 31 to 100 (70 of the 70 lengths tried), apart again at 101" in " ".join(
         collapse_findings(result)
     )
 
@@ -108,11 +108,11 @@ def test_what_storing_shifts_is_not_noise() -> None:
     weights = np.where(stored, "int8-weights", "given")
     frame = result.frame.assign(weights=weights, weight_shift=np.where(stored, 9.0, 0.0))
     frame = frame.assign(float64_distance=np.where(stored, 2.0, 4.0))
-    both = Collapse(frame, PROVENANCE, result.reference)
+    both = Collapse(frame, PROVENANCE)
     plain, int8 = tails(both).drop(columns=["dtype", "pair_noise"]).to_numpy().tolist()
     assert plain == pytest.approx([4.0, 0.0, 1e-9, 4e9])
     assert int8 == pytest.approx([2.0, 9.0, 1e-3, 2000])
-    section = PRECISION.section(Measurements(PROVENANCE, "text", precision=both))
+    section = PRECISION.section(Measurements(PROVENANCE, "text", {"precision": [both]}))
     assert section is not None
     assert list(section.parts[0].tables[0].rows[1])[:4] == ["int8-weights", "2", "9", "0.001"]
     assert section.parts[0].findings == both.findings()
