@@ -236,18 +236,6 @@ def test_answers_in_bfloat16_are_transformers_own(tmp_path: Path) -> None:
             assert answer.ids == tuple(written[0, len(prompt.ids) :].tolist())
 
 
-@pytest.mark.parametrize(
-    "family", quick([name for name in EVERY if name != "gpt-oss"], "gemma2", "neox")
-)
-def test_views_compute_the_same(family: Family) -> None:
-    model = _bridge(_large(family, torch.bfloat16))
-    with torch.no_grad():
-        plain = model(IDS)
-        assert torch.equal(
-            view_in(_bridge(_large(family, torch.float32)), torch.bfloat16)(IDS), plain
-        )
-
-
 def test_the_arithmetic_stands_in_the_provenance(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, "llama")
     for name, attention in (

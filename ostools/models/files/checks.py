@@ -47,11 +47,8 @@ def read_json(path: Path) -> dict[str, object]:
         raise InputError(
             f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?"
         )
-    with refusal(f"JSON in {path}, found something else"):
-        content = json.loads(path.read_text("utf-8"), object_hook=_with_infinity)
-    if not isinstance(content, dict):
-        raise InputError(f"expected a JSON object in {path}, found {type(content).__name__}")
-    return content
+    with refusal(f"a JSON object in {path}, found something else"):
+        return dict(json.loads(path.read_text("utf-8"), object_hook=_with_infinity))
 
 
 def _with_infinity(content: dict[str, Any]) -> object:

@@ -90,13 +90,11 @@ def _on_disk(name: str | os.PathLike[str], dtype: torch.dtype | None) -> Checkpo
     where none is.
     """
     text = os.fspath(name)
-    if not text.strip():
-        raise InputError("expected a model's name, a directory or nothing, found an empty name")
     path = Path(os.path.expanduser(text))
     # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
     if path.suffix == GGUF and os.path.isfile(path):
         return converted([path], path.name, dtype, text, path.name)
-    if os.path.isdir(path):
+    if text and os.path.isdir(path):
         return Checkpoint(text, path, title=Path(os.path.abspath(path)).name)
     # What can be no hub id, only a path.
     begins, ends = text.startswith((".", "~", os.sep)), text.endswith((os.sep, GGUF))
