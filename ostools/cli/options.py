@@ -64,7 +64,7 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, obj
 
 def _read(parameter: Parameter, value: Any) -> object:
     """The argument that was written, of a list every item."""
-    read = _READERS.get(parameter.kind, _as_it_is)
+    read = _READERS.get(parameter.kind, lambda parameter, value: value)
     if not parameter.many:
         return read(parameter, value)
     texts = value
@@ -72,11 +72,6 @@ def _read(parameter: Parameter, value: Any) -> object:
         texts = [word.strip() for text in texts for word in re.split(r",(?![^(]*\))", text)]
     items = tuple(read(parameter, text) for text in texts)
     return items[0] if parameter.or_one and len(items) == 1 else items
-
-
-def _as_it_is(parameter: Parameter, value: object) -> object:
-    """What click read."""
-    return value
 
 
 def _word(parameter: Parameter, text: str) -> str:
@@ -117,10 +112,10 @@ def _task(parameter: Parameter, spec: str) -> str:
     """The name of a task, or of pairs. Refuses what there is not, before torch is imported."""
     from ostools import tasks
 
-    if parameter.kind == "task":
-        tasks.task(spec)
-    elif parameter.kind == "pairs":
+    if parameter.kind == "pairs":
         tasks.pairs_or_task(spec)
+    elif parameter.kind == "task":
+        tasks.task(spec)
     else:
         tasks.task(spec, tasks.CollapseTask)
     return spec
