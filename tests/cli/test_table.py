@@ -14,9 +14,8 @@ import click
 import pytest
 
 import ostools as ost
-from ostools.cli.commands import COMMANDS, MEASURED, Command
+from ostools.cli.commands import COMMANDS, MEASURED, Command, declared
 from ostools.cli.global_options import parse_bytes
-from ostools.cli.options import declared
 from ostools.ground.arguments import full_signature
 from ostools.ground.errors import InputError
 from ostools.measure.measurement import RECORDS
