@@ -5,8 +5,12 @@ from ostools.measure.ablation.ablation import Ablation, ablation
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.result import Evaluation
-from ostools.measure.attention.attention import Attention, attention
-from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
+from ostools.measure.attention.attention import (
+    Attention,
+    AttentionBaselines,
+    attention,
+    attention_baselines,
+)
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.bounds.bounds import Bounds, bounds
 from ostools.measure.collapse.collapse import collapse

@@ -9,6 +9,7 @@ Cost: reading a configuration and a tokenizer, once a model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -145,8 +146,9 @@ class Unloaded:
         if not self.source.has_weights:
             return self.shape.parameters, 0
         tensors = self.source.weights.values()
-        sizes = sorted(tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2) for tensor in tensors)
-        return sum(tensor.count for tensor in tensors), sum(sizes[-2:])
+        counts = [(math.prod(tensor.get_shape()), tensor.get_dtype()) for tensor in tensors]
+        sizes = sorted(count * _DTYPE_BYTES.get(dtype, 2) for count, dtype in counts)
+        return sum(count for count, _ in counts), sum(sizes[-2:])
 
     @property
     def held_bytes(self) -> int:
@@ -187,10 +189,8 @@ class _Encoder:
 def _shape(source: Checkpoint, dtype: torch.dtype, kind: str) -> Shape:
     """A model is read once, and not for each of its cells."""
     family = check_config(source)
-    shape = Shape.of_settings(source.config, dtype, kind)
-    if shape is None:
-        with quiet():
-            shape = Shape.of_config(read_config(source, family), dtype, kind)
+    with quiet():
+        shape = Shape.of_config(read_config(source, family), dtype, kind)
     if source.has_weights:
         check_dtypes(source.dtypes, family, source.directory)
     return shape

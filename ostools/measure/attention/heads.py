@@ -7,7 +7,7 @@ Cost: one forward pass a prompt; patterns are read layer by layer and never kept
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Unpack
 
 import pandas as pd
@@ -112,13 +112,6 @@ def head_scores(
     ]
     texts = [raw.prompt if isinstance(raw, TaskPrompt) else raw for raw in raw_prompts]
     mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
-    provenance = Provenance.collect(model)
-    with mitigated.acting(model):
-        tables = [
-            _scores_of(model, raw, prompt).assign(prompt=index)
-            for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True))
-        ]
-    frame: Frame = pd.concat(tables, ignore_index=True).astype({"first_origin": "str"})
     parameters = {
         "prompts": [getattr(raw, "text", raw) for raw in raw_prompts],
         "threshold": SINK,
@@ -126,25 +119,20 @@ def head_scores(
         **_in_common([prompt.provenance for prompt in mitigated.prompts]),
     }
     ids = tuple(mitigated.prompt.ids.tolist()) if len(texts) == 1 else None
-    about_prompts = replace(provenance, token_ids=ids, parameters=parameters)
-    names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
-    return HeadScores(frame[names], about_prompts)
-
-
-def _scores_of(
-    model: TransformerBridge, raw_prompt: str | Prompt | TaskPrompt, prompt: Prompt
-) -> Frame:
-    """The scores of one prompt, one row per layer and head."""
-    origin = None if prompt.origins is None else prompt.origins[0]
-    about = {"tokens": len(prompt.ids), "first_origin": origin}
-    heads = {"head": list(range(int(model.cfg.n_heads)))}
+    provenance = Provenance.collect(model, ids, **parameters)
     tables = []
-    for layer, scores in enumerate(
-        pattern_scores(model, prompt, _carriers(model, raw_prompt, prompt))
-    ):
-        columns = {name: values.tolist() for name, values in scores.items()}
-        tables.append(pd.DataFrame(about | {"layer": layer} | heads | columns))
-    return pd.concat(tables, ignore_index=True)
+    with mitigated.acting(model):
+        for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True)):
+            origin = None if prompt.origins is None else prompt.origins[0]
+            about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": origin}
+            layer_scores = pattern_scores(model, prompt, _carriers(model, raw, prompt))
+            for layer, scores in enumerate(layer_scores):
+                columns = {name: values.tolist() for name, values in scores.items()}
+                table = pd.DataFrame(about | {"layer": layer} | columns)
+                tables.append(table.rename_axis("head").reset_index())
+    frame: Frame = pd.concat(tables, ignore_index=True).astype({"first_origin": "str"})
+    names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
+    return HeadScores(frame[names], provenance)
 
 
 def _in_common(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -17,15 +17,16 @@ read, and one layer's patterns beside a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ostools import tasks
 from ostools.ground import InputError, Lengths, Progress, TransformerBridge, checked_lengths, tell
@@ -50,7 +51,6 @@ VariationTensor = Float[Tensor, "quantity layer head pair"]
 def _variation_of(
     model: TransformerBridge,
     sets: Sequence[PromptSet],
-    task: str,
     mitigation: Mitigation | None,
     progress: Progress | None,
 ) -> tuple[pd.DataFrame, str]:
@@ -59,100 +59,76 @@ def _variation_of(
     """
     if not any(pair.kind == "theorem" for pair in sets[0].pairs):
         raise InputError(
-            f"{task}: expected pairs of which v* is v with its last token once more, found prompts "
-            "with text after their sequence; 'figure-5a', 'letters' or 'text' have such pairs"
+            f"{sets[0].task}: expected pairs of which v* is v with its last token once more, found "
+            "prompts with text after their sequence; 'figure-5a', 'letters' or 'text' have such "
+            "pairs"
         )
     batching = batching_of(model, is_chain=all(prompts.tree.is_chain for prompts in sets))
-    separate_passes = batching.name == "loop" or changes_pass(mitigation)
-    plans = [(prompts, *part) for prompts in sets for part in _passes(prompts, separate_passes)]
+    apart = batching.name == "loop" or changes_pass(mitigation)
+    passes = [(prompts, *one) for prompts in sets for one in _passes(prompts.pairs, apart).items()]
     work, tables = PRECISION.prepared(model), []
-    for prompts, ids, pair_numbers in plans:
+    for prompts, ids, pairs in passes:
         with running(work, mitigation):
-            if separate_passes:
-                variations = _separate(work, prompts.pairs[pair_numbers[0]])
-            else:
-                variations = _in_one_pass(work, ids, prompts, pair_numbers)
-        tables.append(_table(variations, prompts, pair_numbers, task))
-        tell(progress, len(tables), len(plans))
+            numbers = _compared(work, ids, pairs, apart)
+        tables.append(_table(numbers, prompts, pairs))
+        tell(progress, len(tables), len(passes))
     table: Frame = pd.concat(tables).sort_values(
         ["seed", "length", "layer", "head"], kind="stable", ignore_index=True
     )
-    return table, "v and v* apart" if separate_passes else "v inside the pass of v*"
+    return table, "v and v* apart" if apart else "v inside the pass of v*"
 
 
-def _passes(
-    prompts: PromptSet, separate_passes: bool
-) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """The prompts to be run, each with the pairs that are read out of it: their v* begins it, or is
-    it.
+def _passes(pairs: Sequence[Pair], apart: bool) -> dict[tuple[int, ...], list[Pair]]:
+    """The prompts v* to be run, each with the pairs of the theorem that are read out of it: their
+    v* begins it (unless each has a pass of its own: `apart`), or is it.
     """
-    remaining = [number for number, pair in enumerate(prompts.pairs) if pair.kind == "theorem"]
-    remaining.sort(key=lambda number: len(prompts.pairs[number].extended), reverse=True)
-    while remaining:
-        ids, pair_numbers = prompts.pairs[remaining[0]].extended, remaining[:1]
-        if not separate_passes:
-            beginnings = {number: prompts.pairs[number].extended for number in remaining}
-            pair_numbers = [n for n, start in beginnings.items() if ids[: len(start)] == start]
-        yield ids, pair_numbers
-        remaining = [number for number in remaining if number not in pair_numbers]
+    passes: dict[tuple[int, ...], list[Pair]] = {}
+    theorems = [pair for pair in pairs if pair.kind == "theorem"]
+    for pair in sorted(theorems, key=lambda pair: len(pair.extended), reverse=True):
+        own = pair.extended
+        longer = (ids for ids in passes if not apart and ids[: len(own)] == own)
+        passes.setdefault(next(longer, own), []).append(pair)
+    return passes
 
 
-def _in_one_pass(
-    model: TransformerBridge, ids: Sequence[int], prompts: PromptSet, pair_numbers: Sequence[int]
+def _compared(
+    model: TransformerBridge, ids: Sequence[int], pairs: Sequence[Pair], apart: bool
 ) -> VariationTensor:
-    """Every chosen pair out of one pass: rows n - 1 and n, counted from 0, of a pattern are v's
-    last and the repeated one.
+    """The numbers of these pairs out of the pass of v*, in the order of `QUANTITIES`: rows n - 1
+    and n, counted from 0, of a pattern are v's last and the repeated one. Apart, the row of v is
+    that of its own pass.
     """
-    last = torch.tensor([len(prompts.pairs[number].ids) for number in pair_numbers])
+    alone: Mapping[int | None, Tensor] = {}
+    if apart:
+        (pair,) = pairs
+        record, _ = captured_pass(
+            model, [pair.ids], "pattern", reduce=lambda pattern, _: pattern[0, :, -1:].clone()
+        )
+        alone = record["pattern"]
 
     def compared(pattern: Tensor, layer: int | None) -> Tensor:
-        rows = last.to(pattern.device)
-        heads = len(pattern[0])
-        return _compared(pattern[0, :, rows - 1], pattern[0, :, rows], rows.expand(heads, -1))
+        rows = torch.tensor([len(pair.ids) for pair in pairs], device=pattern.device)
+        alpha = pad(alone[layer], (0, 1)) if apart else pattern[0, :, rows - 1]
+        alpha_star = pattern[0, :, rows].double()
+        last = rows.expand(len(alpha_star), -1)
+        delta, self_weight, divergence = proof_variation(alpha.double(), alpha_star, last)
+        return torch.stack([delta, self_weight, delta + self_weight, divergence])
 
-    return _captured(model, ids, compared)
-
-
-def _separate(model: TransformerBridge, pair: Pair) -> VariationTensor:
-    alpha, alpha_star = (
-        _captured(model, ids, lambda pattern, layer: pattern[0, :, -1:].clone(), stacked=0)
-        for ids in (pair.ids, pair.extended)
-    )
-    last = torch.full(alpha.shape[:-1], len(pair.ids), dtype=torch.int64, device=alpha.device)
-    return _compared(torch.nn.functional.pad(alpha, (0, 1)), alpha_star, last)
+    patterns = captured_pass(model, [ids], "pattern", reduce=compared)[0]["pattern"]
+    return torch.stack([patterns[layer] for layer in sorted(patterns)], dim=1)
 
 
-def _compared(alpha: Tensor, alpha_star: Tensor, last: Int[Tensor, "*batch"]) -> Tensor:
-    """[quantity, ...]: in the order of `QUANTITIES`."""
-    delta, self_weight, divergence = proof_variation(alpha.double(), alpha_star.double(), last)
-    return torch.stack([delta, self_weight, delta + self_weight, divergence])
-
-
-def _captured(
-    model: TransformerBridge,
-    ids: Sequence[int],
-    reduce: Callable[[Tensor, int | None], Tensor],
-    stacked: int = 1,
-) -> Tensor:
-    """Reduce each layer's pattern by `reduce`; the layers are stacked along the axis `stacked`."""
-    patterns = captured_pass(model, [ids], "pattern", reduce=reduce)[0]["pattern"]
-    return torch.stack([patterns[layer] for layer in sorted(patterns)], dim=stacked)
-
-
-def _table(
-    variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequence[int], task: str
-) -> pd.DataFrame:
+def _table(variations: VariationTensor, prompts: PromptSet, pairs: Sequence[Pair]) -> pd.DataFrame:
     if not bool(torch.isfinite(variations[:3]).all()):
         raise InputError(
-            f"{task}: the attention weights are not finite: the model's weights or its dtype are "
-            "broken"
+            f"{prompts.task}: the attention weights are not finite: the model's weights or its "
+            "dtype are broken"
         )
     layer, head, place = np.indices(variations.shape[1:]).reshape(3, -1)
-    pairs = [prompts.pairs[number] for number in pair_numbers]
     numbers = variations.flatten(1).cpu().numpy()
     return pd.DataFrame(
         {
-            "task": task,
+            "task": prompts.task,
             "seed": prompts.seed,
             "length": np.array([pair.length for pair in pairs])[place],
             "tokens": np.array([len(pair.ids) for pair in pairs])[place],
@@ -232,7 +208,7 @@ def attention_variation(
     checked = seeds_of(pairs, seeds)
     require_float64_views("attention_variation", model)
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in checked]
-    rows, route = _variation_of(model, sets, pairs.name, mitigation_object, progress)
+    rows, route = _variation_of(model, sets, mitigation_object, progress)
     provenance = Provenance.collect(
         model,
         max((prompts.longest() for prompts in sets), key=len),

@@ -165,7 +165,7 @@ def _parts(
         claim = Claim.of(linear, rows, output.row[None])
         account = certify(linear, {linearisation: claim}, start.choices)[linearisation]
     parts = (rows[:, 0].double() * start.embedded.double()).sum(-1).cpu()
-    logit = output.before_cap(start.y)
+    logit = float(output.row.double() @ start.y.double()) + output.bias  # before a soft-cap
     remainder = logit - float(parts.sum())
     error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
     if linearisation == _COMPLETE:

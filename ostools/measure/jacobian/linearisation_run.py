@@ -23,7 +23,6 @@ from ostools.ground.memory import chunk as chunk_of
 from ostools.measure.jacobian.certificate import Account, Claim, certify
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised, Start, linearised
 from ostools.measure.jacobian.norms import (
-    ACCURACY,
     COTANGENTS,
     NORM_BUDGET,
     choose_method,
@@ -55,22 +54,6 @@ _WITHOUT_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True)
-class JacobianOptions:
-    """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where
-    there is an `output`. `max_memory` None means what is free. accuracy: of an estimate, as
-    `norms.sketched` takes it."""
-
-    linearisations: Sequence[str]
-    layers: Sequence[int]
-    method: str
-    cotangents: int
-    max_memory: int | None
-    seed: int
-    accuracy: float = ACCURACY
-    output: Output | None = None
-
-
-@dataclass(frozen=True)
 class MemoryPlan:
     """Plan of a run: its method, with the reason in words, and the forecast `peak`, in bytes on top
     of the loaded model.
@@ -90,35 +73,51 @@ class MemoryPlan:
 
 
 def measured(
-    model: TransformerBridge, prompt: Prompt, options: JacobianOptions, progress: Progress | None
+    model: TransformerBridge,
+    prompt: Prompt,
+    output: Output | None,
+    progress: Progress | None,
+    *,
+    linearisations: Sequence[str],
+    layers: Sequence[int],
+    method: str,
+    cotangents: int,
+    max_memory: int | None,
+    **how: Any,
 ) -> tuple[Frame, dict[str, Account]]:
     """The norms of one prompt: a row a token, layer by layer, linearisation by linearisation; and
     how each linearisation was computed and checked. Raises `InputError` where a check fails.
+
+    `output`: w^T y_n in the place of y_n. `max_memory` None means what is free. `how`: seed and
+    accuracy of a sketch.
     """
-    start, names, output = Start.of(model, prompt.ids), options.linearisations, options.output
+    start = Start.of(model, prompt.ids)
     if output is not None:
         output.check(model, start.logits[-1], start.y)
     plan = planned(
         model,
         len(prompt.ids),
-        layers=len(options.layers),
-        method=options.method,
-        cotangents=options.cotangents,
-        max_memory=options.max_memory,
+        layers=len(layers),
+        method=method,
+        cotangents=cotangents,
+        max_memory=max_memory,
         rows=None if output is None else 1,
     )
-    layers = np.repeat(options.layers, len(prompt.ids))
-    places: Frame = pd.concat([token_columns(prompt)] * len(options.layers), ignore_index=True)
+    at_layer = np.repeat(layers, len(prompt.ids))
+    places: Frame = pd.concat([token_columns(prompt)] * len(layers), ignore_index=True)
+    row = None if output is None else output.row
+    how |= {"cotangents": None if plan.method == "estimate" else cotangents}
     tables: list[Frame] = []
     claims: dict[str, Claim] = {}
     runs: dict[str, Account] = {}
-    way = {"chunk": plan.chunk, "keeps_graph": plan.keeps_graph}
-    with linearised(model, start, names, options.layers, **way) as linear:
-        for name, part in with_progress(names, progress):
+    with linearised(
+        model, start, linearisations, layers, chunk=plan.chunk, keeps_graph=plan.keeps_graph
+    ) as linear:
+        for name, part in with_progress(linearisations, progress):
             linear.holding.follow(FROZEN_PARTS[name])
-            norms, claims[name], runs[name] = _norms(plan.method, linear, options, part)
+            norms, claims[name], runs[name] = _norms(plan.method, linear, row, part, **how)
             require_norms(name, norms["frobenius_norm"])
-            columns = {"linearisation": name, "layer": layers, "method": plan.method, **norms}
+            columns = {"linearisation": name, "layer": at_layer, "method": plan.method, **norms}
             tables.append(places.assign(**columns))
         linear.release()
         checks = certify(linear, claims, start.choices)
@@ -216,13 +215,19 @@ def _peak(
 
 
 def _norms(
-    method: str, linear: Linearised, options: JacobianOptions, progress: Progress | None
+    method: str,
+    linear: Linearised,
+    row: Float[Tensor, " d_model"] | None,
+    progress: Progress | None,
+    *,
+    cotangents: int | None,
+    seed: int,
+    accuracy: float,
 ) -> tuple[dict[str, Any], Claim, Account]:
     """`NORMS` of the linearisation that is followed, at every place and in float64, what its
     Jacobians claim, and the account of a sketch.
     """
     if method == "exact":
-        row = None if options.output is None else options.output.row
         rows = exact_jacobians(linear.pull, linear.y, progress, row)
         operator, frobenius = exact_norms(rows, rows.device)
         columns = [operator] * 3 + [frobenius] * 3
@@ -232,9 +237,9 @@ def _norms(
         sketch = sketched(
             linear.pull,
             linear.y,
-            torch.Generator().manual_seed(options.seed),
-            cotangents=None if method == "estimate" else options.cotangents,
-            accuracy=options.accuracy,
+            torch.Generator().manual_seed(seed),
+            cotangents=cotangents,
+            accuracy=accuracy,
             progress=progress,
         )
         # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.

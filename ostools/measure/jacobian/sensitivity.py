@@ -30,7 +30,7 @@ from ostools.ground.arguments import allowed
 from ostools.ground.names import METHOD_KINDS, Linearisation, Method, SketchedMethod
 from ostools.ground.whole_numbers import at_least
 from ostools.hooks.sites import is_closed, unknown_inside
-from ostools.measure.jacobian.linearisation_run import JacobianOptions, measured
+from ostools.measure.jacobian.linearisation_run import measured
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, Linearised, differentiated
 from ostools.measure.jacobian.norms import ACCURACY, COTANGENTS, exact_jacobians
 from ostools.measure.measurement import measurement
@@ -267,21 +267,20 @@ def sensitivity(
         "max_memory": max_memory,
         "seed": seed,
     }
-    options = JacobianOptions(**about, accuracy=half_width)
+    options: dict[str, Any] = about | {"accuracy": half_width}
     about |= {"accuracy": half_width} if method == "estimate" else {}
     about |= block_notes(model) if is_closed(model) else {}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
     with differentiated(model, mitigated) as work:
-        if logit is not None:
-            output = Output.of(work, logit)
-            options = replace(options, output=output)
+        output = None if logit is None else Output.of(work, logit)
+        if output is not None:
             provenance = _with(
                 provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm
             )
         for index, part in with_progress(range(len(prompts)), progress):
             with prompt_named(prompts, index):
-                frame, runs = measured(work, prompts[index], options, part)
+                frame, runs = measured(work, prompts[index], output, part, **options)
             where = replace(provenance, token_ids=tuple(prompts[index].ids.tolist()))
             results.append(
                 Sensitivity(frame, _with(where, **mitigated.described(model, index), runs=runs))

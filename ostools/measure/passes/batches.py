@@ -240,6 +240,18 @@ class Rows:
             )
         return logits
 
+    def ahead(self, texts: Int[Tensor, "batch more"]) -> Float[Tensor, "batch more d_vocab"]:
+        """The logits at each token of texts that are read behind what was read, and forgotten."""
+        before, more = (self.unread, self.real, self.keep_last), texts.shape[1]
+        self.unread = texts if self.cache is not None else torch.cat([self.unread, texts], dim=1)
+        self.real = torch.cat([self.real, torch.ones_like(texts)], dim=1)
+        self.keep_last = more
+        logits = self.logits()
+        if self.cache is not None:
+            self.cache.crop(-more)
+        self.unread, self.real, self.keep_last = before
+        return logits
+
     def extend(self, tokens: Int[Tensor, " batch"]) -> None:
         self.real = torch.cat([self.real, torch.ones_like(self.real[:, :1])], dim=1)
         self.unread = (

@@ -107,9 +107,6 @@ class PrefixTree:
             visible[index, group.reach + index] = True
         return torch.from_numpy(visible)
 
-    def key_positions(self, group: Group) -> Int[Tensor, " key"]:
-        return torch.tensor([*range(group.reach), *(self.positions[node] for node in group.nodes)])
-
 
 def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
     """The tree of the prompts. The longest is its trunk, nodes 0, 1, 2, ...; the others share what
@@ -187,9 +184,14 @@ def last_rows(
     layers: of which l v^(l) is kept, beside L; 0 is the embedding. Only the rows of last tokens
         are, in every layer.
     """
-    if batching.name == "loop":
-        return _loop(model, prompts, layers)
-    return _packed(model, tree, layers)
+    if batching.name != "loop":
+        return _packed(model, tree, layers)
+    parts, order = [], []
+    # Prompts of the same length in batches: no padding, and no prompt knows of a longer one.
+    for batch in batches([len(prompt) for prompt in prompts], False, chunk(TOKENS)):
+        parts.append(_pass(model, [prompts[index] for index in batch], layers)[0])
+        order += batch
+    return _in_order(parts, order)
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
@@ -281,8 +283,9 @@ def _branches(
     from transformers.cache_utils import DynamicCache
 
     device = next(model.parameters()).device
-    visible, places = tree.visible(group).to(device), tree.key_positions(group).to(device)
-    positions = places[group.reach :]
+    visible = tree.visible(group).to(device)
+    positions = torch.tensor([tree.positions[node] for node in group.nodes], device=device)
+    places = torch.cat([torch.arange(group.reach, device=device), positions])
     cache_layers: list[Any] = cache.layers
     before = [
         (layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :])
@@ -302,17 +305,6 @@ def _branches(
             near = positions[:, None] - places[None, :] < window
             stack.enter_context(hooks.mask_scores(model, visible & near, layers=sliding))
         return _pass(model, [[tree.ids[node] for node in group.nodes]], layers, rows, **options)[0]
-
-
-def _loop(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int]
-) -> LastRows:
-    """Prompts of the same length in batches: no padding, and no prompt knows of a longer one."""
-    parts, order = [], []
-    for batch in batches([len(prompt) for prompt in prompts], False, chunk(TOKENS)):
-        parts.append(_pass(model, [prompts[index] for index in batch], layers)[0])
-        order += batch
-    return _in_order(parts, order)
 
 
 def _pass(

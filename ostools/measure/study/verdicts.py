@@ -19,6 +19,7 @@ from ostools.ground.words import number
 from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Column, Frame
+from ostools.theory.statistics.answers import paired_difference
 from ostools.theory.statistics.intervals import (
     FEWEST,
     bootstrap_mean,
@@ -27,7 +28,6 @@ from ostools.theory.statistics.intervals import (
     require_level,
     sign_flip,
 )
-from ostools.theory.statistics.paired import paired_difference
 
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = (
     "helps",
@@ -78,7 +78,7 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     none is left out). Intervals are NaN for fewer than three lengths: percentile bootstrap over
     lengths, expanded for few (`theory.intervals`); of answers whose mean effect is the same at
     every length, where the bootstrap would be empty, the exact paired interval over the questions
-    (`theory.statistics.paired`).
+    (`theory.statistics.answers`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [

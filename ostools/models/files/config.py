@@ -209,19 +209,8 @@ def saved_config(settings: Mapping[str, object]) -> PreTrainedConfig:
     name = own_settings.pop("model_type", None)
     return AutoConfig.for_model(
         "ministral" if name == "mistral" and "layer_types" in own_settings else str(name),
-        **{name: _with_infinity(value) for name, value in own_settings.items()},
+        **own_settings,
     )
-
-
-def _with_infinity(value: object) -> object:
-    """The setting with the numbers that JSON cannot write, as transformers writes them:
-    {"__float__": "Infinity"}.
-    """
-    if isinstance(value, Mapping):
-        if set(value) == {"__float__"}:
-            return float(value["__float__"])
-        return {name: _with_infinity(setting) for name, setting in value.items()}
-    return [_with_infinity(element) for element in value] if isinstance(value, list) else value
 
 
 def without_saved(settings: Mapping[str, object]) -> dict[str, object]:

@@ -11,15 +11,14 @@ the scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from ostools.ground.lens import TransformerBridge, original_model
 from ostools.hooks.register import before_modules
@@ -82,48 +81,31 @@ class Choices:
         return {"nearest": nearest, "within_rounding": near}
 
 
-class _AtEachChoice(TorchFunctionMode):
-    """Runs every topk in a block through `choose(place, scores, what topk gave)`."""
-
-    def __init__(self, choose: Callable[[_Place, Tensor, _TopK], _TopK]) -> None:
-        super().__init__()
-        self._choose = choose
-        self.place: _Place | None = None
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        output = func(*args, **(kwargs or {}))
-        if self.place is None or func not in (torch.topk, Tensor.topk):
-            return output
-        scores, topk = cast(Tensor, args[0]), cast(_TopK, output)
-        if topk[1].shape[:-1] != scores.shape[:-1]:  # not along the last axis
-            return output
-        layer, count = place = self.place
-        self.place = (layer, count + 1)
-        return self._choose(place, scores, topk)
-
-
 @contextmanager
 def _at_each_choice(
     model: TransformerBridge, choose: Callable[[_Place, Tensor, _TopK], _TopK]
 ) -> Iterator[None]:
-    mode = _AtEachChoice(choose)
+    """Run every topk in a block through `choose(place, scores, what topk gave)`."""
+    from ostools.models.generic.parts import AtEachFunction
+
+    blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
     layers = {id(block): layer for layer, block in enumerate(model.blocks)}
+    place: _Place | None = None
 
     def enter(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        mode.place = (layers[id(module)], 0)  # every choice from here on is of that block
+        nonlocal place
+        place = (layers[id(module)], 0)  # every choice from here on is of that block
 
-    with (
-        before_modules(
-            {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, enter
-        ),
-        mode,
-    ):
+    def at_function(func: object, args: tuple[Any, ...], output: Any) -> object:
+        nonlocal place
+        if place is None or func not in (torch.topk, Tensor.topk):
+            return output
+        if output[1].shape[:-1] != args[0].shape[:-1]:  # not along the last axis
+            return output
+        here, place = place, (place[0], place[1] + 1)
+        return choose(here, args[0], output)
+
+    with before_modules(blocks, enter), AtEachFunction(at_function):
         yield
 
 

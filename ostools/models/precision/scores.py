@@ -143,7 +143,7 @@ def find_own_attention(
     if expected is None:
         return
     try:
-        with _own_attention(model):
+        with own_attention(model, always=True):
             same = torch.equal(run(), expected)
     except (RuntimeError, TypeError, AttributeError):
         same = False
@@ -172,28 +172,23 @@ def _attentions(model: TransformerBridge) -> list[Float32Scores]:
 
 
 @contextmanager
-def own_attention(model: TransformerBridge) -> Iterator[None]:
+def own_attention(model: TransformerBridge, always: bool = False) -> Iterator[None]:
     """Run the block as transformers runs a 16-bit model by default, with sdpa, where
-    `runs_own_attention`.
+    `runs_own_attention` (or always).
     """
-    if not runs_own_attention(model):
+    attentions = _attentions(model) if always or runs_own_attention(model) else []
+    if not attentions:
         yield
         return
     from ostools.models.files.checks import require_own_functions
 
     # "sdpa" may have been registered anew
     require_own_functions(str(model.cfg.model_name), original_model(model).config)
-    with _own_attention(model):
-        yield
-
-
-@contextmanager
-def _own_attention(model: TransformerBridge) -> Iterator[None]:
     with attention_of(original_model(model), "sdpa"):
         try:
-            for attention in _attentions(model):
+            for attention in attentions:
                 attention.delegates = True
             yield
         finally:
-            for attention in _attentions(model):
+            for attention in attentions:
                 attention.delegates = False

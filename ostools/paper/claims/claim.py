@@ -10,9 +10,9 @@ import numpy as np
 
 from ostools.ground.words import number
 from ostools.results import Column, Frame
+from ostools.theory.statistics.answers import mcnemar
 from ostools.theory.statistics.fits import Decay, fit_decay, over_seeds
 from ostools.theory.statistics.intervals import FEWEST
-from ostools.theory.statistics.paired import mcnemar
 
 AGREES, DISAGREES, UNTESTED = "agrees", "does not agree", "could not be tested"
 BY_CONSTRUCTION = "holds by construction"

@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.result import Evaluation, from_rows
-from ostools.theory.statistics.paired import mcnemar, paired_difference
+from ostools.theory.statistics.answers import mcnemar, paired_difference
 from tests.reporting.made import made_evaluation
 
 

@@ -14,7 +14,7 @@ import torch
 from ostools.measure.study import arms
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.verdicts import corrected, effects, verdicts
-from ostools.theory.statistics.paired import paired_difference
+from ostools.theory.statistics.answers import paired_difference
 
 LEVEL = 0.95
 WIDE = corrected(LEVEL, 4)

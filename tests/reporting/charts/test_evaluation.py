@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ostools.theory.statistics.heaping import heaping
+from ostools.theory.statistics.answers import heaping
 from tests.reporting.made import made_evaluation as made
 from tests.reporting.made import rows_of, tables_of, words_of
 
