@@ -1,6 +1,6 @@
 """Rows of `ostools/cli/commands.json` that declare the options of a command: names, metavar, help.
 
-`scripts.commands` writes them, `ostools.cli.options` makes click's options of them.
+`scripts.commands` writes them, `ostools.cli.commands` makes click's options of them.
 """
 
 from __future__ import annotations

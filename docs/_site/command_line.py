@@ -7,8 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ostools.cli.commands import COMMANDS, Command
-from ostools.cli.options import declared
+from ostools.cli.commands import COMMANDS, Command, declared
 
 MARKER = "<!-- every command, from the program itself -->"
 

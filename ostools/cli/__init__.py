@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from ostools.cli.commands import COMMANDS, VERBS, Command
+from ostools.cli.commands import COMMANDS, VERBS, Command, declared
 from ostools.cli.global_options import on_one_line
 from ostools.ground.errors import in_words, unknown_name
 
@@ -86,8 +86,6 @@ def longer_than(words: tuple[str, ...]) -> list[tuple[str, ...]]:
 def _command(words: tuple[str, ...]) -> click.Command:
     """One command of the table, with its examples and the further words of its verb; or words that
     need another one behind them, such as `ostools list`."""
-    from ostools.cli.options import declared
-
     name, command = " ".join(words), COMMANDS.get(words)
     more = [
         f"  {' '.join(longer)}: {COMMANDS[longer].summary.replace('`', '')}"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ostools.ground.errors import InputError
 
@@ -36,15 +37,16 @@ GLOBALS = GlobalOptions()
 
 def set_globals(values: Mapping[str, object]) -> None:
     """Read the global options of a command line; those it does not have keep their defaults."""
-    readers: dict[str, Callable[[str], object]]
-    readers = {"out": Path, "max_memory": parse_bytes, "size": parse_size}
+    readers: dict[str, Callable[[Any], object]] = {
+        "out": Path,
+        "max_memory": parse_bytes,
+        "size": parse_size,
+    }
     for name, default in vars(GlobalOptions()).items():
         value = values.get(name)
-        if value is None:
-            value = default
-        elif name in readers:
-            value = readers[name](str(value))
-        setattr(GLOBALS, name, value)
+        if value is not None and name in readers:
+            value = readers[name](value)
+        setattr(GLOBALS, name, default if value is None else value)
 
 
 def on_one_line(text: object) -> str:

@@ -83,9 +83,8 @@ def print_table(
         header_style="bold",
     )
     for name in columns:
-        is_number = name in numbers
-        justify = "right" if is_number else "left"
-        table.add_column(Text(_printable(name)), justify=justify, no_wrap=is_number)
+        justify = "right" if name in numbers else "left"
+        table.add_column(Text(_printable(name)), justify=justify, no_wrap=name in numbers)
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     _stdout().print(table)
@@ -148,10 +147,8 @@ def _print_frame(title: str, table: Frame) -> None:
         texts = head[name].replace("", None) if name == "token" else head[name]
         head = head.assign(**{name: texts.map(lambda text: display_token(str(text)), "ignore")})
     numbers = [name for name in head.columns if head[name].dtype.kind in "iuf"]
-    widths = []
-    for name in head.columns:
-        longest = max(len(str(name)), *map(len, map(_cell, head[name])))
-        widths.append(2 + (longest if name in numbers else min(longest, _NARROWEST)))
+    longest = {name: max(len(str(name)), *map(len, map(_cell, head[name]))) for name in head}
+    widths = [2 + (n if name in numbers else min(n, _NARROWEST)) for name, n in longest.items()]
     room = _stdout().width
     count = max(1, sum(width <= room for width in accumulate(widths)))
     if len(head) < len(table) or count < len(widths):

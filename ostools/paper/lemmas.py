@@ -7,8 +7,8 @@ second; no model.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 import torch
@@ -26,7 +26,7 @@ BOS, DIGIT_ZERO, DIGIT_ONE = 0, 1, 2
 LENGTHS, FAR, SPREAD = (2, 8, 64, 512), 4096, 4.0  # bounded scores lie within SPREAD of each other
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Check:
     """`figure`, which `computed` describes, `relation` ("<=" or ">=") `required`, under
     `hypotheses`.
@@ -72,9 +72,7 @@ def softmax_decrease(seed: int) -> list[Check]:
         weight, weight_star = x.softmax(-1)[:, -1], x_star.softmax(-1)[:, -1]
         losses.append(float(((weight - weight_star) / weight).amin()))
         ratios.append(float((weight - weight_star).amax()) / lemmas.decrease_bound(SPREAD, n))
-    falling = torch.cat(
-        [-torch.arange(1, FAR, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)]
-    )
+    falling = torch.cat([-torch.arange(1.0, FAR).double(), torch.zeros(2).double()])
     x, x_star = lemmas.inserted(falling[:-2], falling[-2], falling[-1])
     unbounded = float(x.softmax(-1)[-1] - x_star.softmax(-1)[-1])
     return [
@@ -258,7 +256,7 @@ def lemma_checks(seed: int = 0) -> Result:
     passed.
     """
     rows = [
-        {"lemma": lemma, **dataclasses.asdict(check), "passed": check.passed}
+        {"lemma": lemma, **asdict(check), "passed": check.passed}
         for lemma, run in LEMMAS.items()
         for check in run(seed)
     ]

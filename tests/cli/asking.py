@@ -10,7 +10,7 @@ import click
 
 from ostools.cli import app
 from ostools.cli.commands import COMMANDS as _TABLE
-from ostools.cli.options import read_arguments
+from ostools.cli.commands import read_arguments
 from ostools.cli.prompts import read_prompts
 
 COMMANDS = tuple(command.name for command in _TABLE.values())

@@ -62,12 +62,9 @@ def reproduced(
 def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path) -> None:
     store, result = Parts(tmp_path), EVERY["Figure9"]()
     store.keep("part", "key", {"one": result}, 1.5)
-    found = store.stored("part", "key")
-    assert found is not None
-    results, seconds = found
-    assert type(results["one"]) is type(result)
+    results, seconds = store.stored("part", "key") or ({}, 0.0)
     assert_frame_equal(results["one"].frame, result.frame)
-    assert seconds == 1.5
+    assert (type(results["one"]), seconds) == (type(result), 1.5)
     assert store.stored("part", "another key") is None
 
 
@@ -138,18 +135,15 @@ def test_what_cannot_be_measured_leaves_its_claims_untested_with_the_reason(tmp_
     sizes: dict[str, Any] = SMALL | {"context": 64}
     short = tiny_model("llama", seed=1, fresh=True, **sizes)
     short.cfg.model_name = "<img src=x onerror=alert(1)>"
-    found, told = reproduced(short, tmp_path)
+    found, _ = reproduced(short, tmp_path)
     frame: Any = found.frame
     mine = frame[frame["parts"] == "figure-2"]
     assert set(mine["outcome"]) == {UNTESTED}
     assert all("context" in text for text in mine["measured"])
     assert list(found.refused) == ["figure-2"]
-    assert any(line.startswith("figure-2: ") for line in told)
     text = found.page.read_text(encoding="utf-8")
     assert "<img src=x" not in text
-    page = html.unescape(text)
-    assert "Parts that could not be measured, and why" in page
-    assert found.refused["figure-2"] in page
+    assert found.refused["figure-2"] in html.unescape(text)
 
 
 @pytest.mark.slow
@@ -164,10 +158,8 @@ def test_the_page_and_the_table_have_each_claim_with_its_rule_and_outcome(
     assert set(rows["outcome"]) <= set(OUTCOMES)
     for row in rows.to_dict("records"):
         assert f"“{row['words']}”" in page
-        assert row["outcome"].upper() in page
-        assert row["measured"].replace("^", "")[:40] in page.replace("^", "")
-    for row in rows[rows["parts"] != ""].to_dict("records"):
         assert row["rule"] in page
+        assert row["measured"].replace("^", "")[:40] in page.replace("^", "")
     assert page.count("<figure id=") == 3  # the claims, Figure 2 and Figure 9
     assert f"ostools reproduce --model {found.provenance.model['name']} --figures 2,9" in page
     assert sum(found.outcomes.values()) == len(rows)

@@ -36,17 +36,22 @@ def models(*, check: str | None = None) -> None:
     if check is not None:
         terminal.print_text(checked_route(check))
         return
-    families: list[dict[str, str | bool]] = []
-    unrecorded: list[dict[str, str | bool]] = []
-    for family in FAMILIES:
-        if family.refused is None:
-            row = {"family": family.name, "architecture": family.architecture}
-            families.append(row | family.routes)
-        else:
-            loaded = "by the generic route" if family.generic_instead else "no"
-            unrecorded.append({"family": family.name, "loaded": loaded, "why": family.refused})
+    families = [
+        {"family": family.name, "architecture": family.architecture, **family.routes}
+        for family in FAMILIES
+        if family.refused is None
+    ]
+    others = [
+        {
+            "family": family.name,
+            "loaded": "by the generic route" if family.generic_instead else "no",
+            "why": family.refused,
+        }
+        for family in FAMILIES
+        if family.refused is not None
+    ]
     names = [{"name": name, "what": what} for name, what in named_models()]
-    terminal.give_tables({"Models": names, "Families": families, "Others": unrecorded})
+    terminal.give_tables({"Models": names, "Families": families, "Others": others})
 
 
 def named_models() -> Iterator[tuple[str, str]]:

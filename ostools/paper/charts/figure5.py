@@ -98,12 +98,11 @@ def _panel(result: Figure5, group: Frame, y: theme.Looks, low: float) -> alt.Lay
         marks += curve(dtype_rows, x, y, hue, bands=[(*_HEADS, 0.13)], **looks | line)
     limits = model_limits(result.curves[panel])
     marks += marked_ranges(ranges, words=False) + marked_limits(limits, 6, 11)
-    prompt = str(result.provenance.parameters["prompts"][panel])
-    lines = [f"“{theme.inert(prompt)}” (n = 6)"]
+    prompt = theme.inert(str(result.provenance.parameters["prompts"][panel]))
+    where = "; ".join(f"{dtype}: {verdict.where}" for dtype, verdict in verdicts.items())
+    name, lines = f"({panel}) {_ONE_MORE_DIGIT}", [f"“{prompt}” (n = 6)"]
     if pair == "theorem":
-        words = [f"{dtype}: {verdict.where}" for dtype, verdict in verdicts.items()]
-        lines.append(f"hidden n: {'; '.join(words)}")
-    name = f"({panel}) {_WORDS[panel] if pair == 'theorem' else _ONE_MORE_DIGIT}"
+        name, lines = f"({panel}) {_WORDS[panel]}", [*lines, f"hidden n: {where}"]
     return draw.panel(marks, WIDTH, HEIGHT, draw.heading(name, lines, fontWeight="bold"))
 
 
@@ -120,14 +119,10 @@ def _rows(group: Frame, low: float) -> Frame:
 
 def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Any]:
     """The verdict of each dtype, all seeds together, on the quantity that is drawn."""
-    every = (
-        result.curves[panel]
-        .verdicts_over_seeds(FIGURE_5_READING.per, FIGURE_5_READING.norm)
-        .items()
-    )
+    verdicts = result.curves[panel].verdicts_over_seeds(*FIGURE_5_READING[1:])
     return {
         dtype: verdict
-        for (kind, dtype, site, _), verdict in every
+        for (kind, dtype, site, _), verdict in verdicts.items()
         if (kind, site) == (pair, FIGURE_5_READING.site)
     }
 

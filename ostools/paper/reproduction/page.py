@@ -67,11 +67,7 @@ def render_reproduction(reproduction: Reproduction, again: str) -> str:
         f"on this model: {counts}. The rule of each claim stands below."
     )
     reading = Section("reading", "Reading the outcomes", "Reading", "", [Part(items=CAVEATS)])
-    parts = [
-        _section(name, title, reproduction)
-        for name, title in TITLES.items()
-        if name in reproduction.results
-    ]
+    parts = [_section(name, reproduction) for name in TITLES if name in reproduction.results]
     sections = [_claims(reproduction), *parts, _origin(reproduction), reading, again_section(again)]
     return render_sections(title, lead, sections)
 
@@ -79,20 +75,15 @@ def render_reproduction(reproduction: Reproduction, again: str) -> str:
 def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
     """The command line of this reproduction. It cannot give arguments that are not of a file."""
     model: Any = reproduction.provenance.model
-    if reproduction.provenance.parameters.get("hosted"):
-        answers = ["--answers", "answers.jsonl", "--model", model["name"], "--out", out]
-        return shlex.join(["ostools", "reproduce", *answers])
-    words = [
-        "ostools",
-        "reproduce",
-        *([] if recipe is None else ["--recipe", recipe]),
-        "--model",
-        stored_at(model),
-    ]
-    if figures := reproduction.provenance.parameters.get("figures"):
-        words += ["--figures", ",".join(map(str, figures))]
-    words += [*loading(model), "--out", out]
-    return shlex.join(words)
+    parameters = reproduction.provenance.parameters
+    if parameters.get("hosted"):
+        options = ["--answers", "answers.jsonl", "--model", model["name"]]
+    else:
+        figures = ",".join(map(str, parameters["figures"] or ()))
+        written = {"--recipe": recipe, "--model": stored_at(model), "--figures": figures}
+        options = [word for name, value in written.items() if value for word in (name, value)]
+        options += loading(model)
+    return shlex.join(["ostools", "reproduce", *options, "--out", out])
 
 
 def _claims_table(caption: str, claims: Frame, **columns: str) -> Table:
@@ -108,15 +99,8 @@ def _claims_table(caption: str, claims: Frame, **columns: str) -> Table:
 def _claims(reproduction: Reproduction) -> Section:
     """All claims, one line each, in the paper's order."""
     headers = {"place": "where", "measured": "what was measured, or why nothing could be measured"}
-    parts = [
-        Part(
-            tables=[
-                _claims_table(
-                    "The paper's claims, one line each", frame_of(reproduction), **headers
-                )
-            ]
-        )
-    ]
+    caption = "The paper's claims, one line each"
+    parts = [Part(tables=[_claims_table(caption, frame_of(reproduction), **headers)])]
     reasons = [f"{name}: {reason}" for name, reason in reproduction.refused.items()]
     if reasons:
         parts.append(Part(title="Parts that could not be measured, and why", items=reasons))
@@ -124,60 +108,45 @@ def _claims(reproduction: Reproduction) -> Section:
     return Section("findings", "The claims", "Claims", "", parts)
 
 
-def _section(name: str, title: str, reproduction: Reproduction) -> Section:
+def _section(name: str, reproduction: Reproduction) -> Section:
     """The charts of a part, and after them its claims with their rules."""
-    frame, results = frame_of(reproduction), reproduction.results[name]
+    frame, results, title = frame_of(reproduction), reproduction.results[name], TITLES[name]
     claims = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
-    parts = [
-        block(result, f"{name}-{place}", caption)
-        for place, (caption, result) in enumerate(_charts(name, results).items())
-    ]
+    charts = _charts(name, results).items()
+    parts = [block(result, f"{name}-{n}", words) for n, (words, result) in enumerate(charts)]
     tables = [_claims_table(f"Rules: {title}", claims, rule="the rule")]
     if name == LEMMAS:
-        checks = frame_of(results[LEMMAS])[
-            ["lemma", "hypotheses", "computed", "figure", "relation", "required", "passed"]
-        ]
         caption = (
             "Every check on numbers; one without a hypothesis passes only if the statement then "
             "breaks"
         )
-        tables.insert(0, frame_table(caption, checks))
+        tables.insert(0, frame_table(caption, frame_of(results[LEMMAS])))
     return Section(name, title, title.partition(" (")[0], "", [*parts, Part(tables=tables)])
 
 
 def _charts(name: str, results: Mapping[str, Any]) -> dict[str, Result]:
     """The results of a part that are drawn, by caption; the lemmas have a table instead."""
-    if name == LEMMAS:
-        return {}
     if name == "figure-3":
         figure_4 = figure_4_of(results["figure"], 7)
-        return {
-            "Errors of sums and counts": results["figure"],
-            "How often each number was answered": figure_4,
-        }
+        return {TITLES[name]: results["figure"], "How often each number was answered": figure_4}
     if name == OVER_SQUASHING:
         caption = (
             f"Measured norms beside the certified bound ({CERTIFIED}) and the paper's form "
             f"({PRINTED})"
         )
-        compared = ost.compare(results["measured-0"], results["paths-0"])
-        return {caption: compared}
+        return {caption: ost.compare(results["measured-0"], results["paths-0"])}
     if name == "answer-only":
         return {f"Answers to {task}": result for task, result in results.items()}
-    return {TITLES[name]: next(iter(results.values()))}
+    return {} if name == LEMMAS else {TITLES[name]: next(iter(results.values()))}
 
 
 def _origin(reproduction: Reproduction) -> Section:
     """The model, and the arguments and seconds of each part."""
     arguments: Any = reproduction.provenance.parameters["arguments"]
-    rows = [
-        [
-            name,
-            "; ".join(f"{key} {value}" for key, value in arguments[name].items()),
-            f"{seconds:,.0f} s",
-        ]
-        for name, seconds in reproduction.seconds.items()
-    ]
+    rows = []
+    for name, seconds in reproduction.seconds.items():
+        asked = "; ".join(f"{key} {value}" for key, value in arguments[name].items())
+        rows.append([name, asked, f"{seconds:,.0f} s"])
     table = Table("What was asked of each part", ["part", "arguments", "measured in"], rows)
     part = Part(terms=origin_terms(reproduction.provenance), tables=[table])
     return Section("origin", "Where the numbers come from", "Origin", "", [part])
