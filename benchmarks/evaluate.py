@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ostools as ost
 from benchmarks.timing import in_turn
-from ostools.measure.answers.answers import answers
-from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import render_prompt
 

@@ -27,10 +27,8 @@ import ostools as ost
 from benchmarks.commands import ran
 from benchmarks.sensitivity import _flops, _matmul_rate
 from benchmarks.timing import in_turn
-from ostools.explorer.recipe import run
 from ostools.explorer.views import ViewRequest
-from ostools.measure.answers.answers import answers
-from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
@@ -199,7 +197,7 @@ def _explorer(view: str) -> Callable[[], float]:
         text = model.tokenizer.decode(_prompt(40).ids.tolist(), skip_special_tokens=True)
         request = ViewRequest(view, text)
         return statistics.median(
-            _seconds(lambda: run(request, model, lambda done, total: None)) for _ in range(ROUNDS)
+            _seconds(lambda: request.run(model, lambda done, total: None)) for _ in range(ROUNDS)
         )
 
     return measure

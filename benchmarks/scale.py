@@ -26,7 +26,7 @@ from benchmarks.commands import Ran, ran
 from benchmarks.shapes import SHAPES, write_shape
 from ostools import tasks
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.measure.jacobian.memory import sensitivity_bytes
+from ostools.measure.jacobian.linearisation_run import memory_plan
 from ostools.measure.memory import batch_bytes, blocks_bytes, in_full, logits_bytes
 from ostools.measure.unloaded import LIBRARIES, LongestPrompt, Unloaded
 from ostools.models.files.sources import locate
@@ -66,8 +66,8 @@ def works() -> dict[str, Work]:
     pos = Unloaded(locate(None, None), torch.bfloat16, "cpu").longest(form, range(1, 513)).tokens
 
     def sensitivity(pos: int, method: str) -> Work:
-        return lambda shape, limit: sensitivity_bytes(
-            in_full(shape), pos, method=method, max_memory=limit
+        return lambda shape, limit: (
+            memory_plan(in_full(shape), pos, method=method, max_memory=limit).peak
         )
 
     return {

@@ -20,8 +20,8 @@ import ostools as ost
 from benchmarks.timing import in_turn
 from ostools import hooks
 from ostools.measure.jacobian import norms as exact
+from ostools.measure.jacobian.linearisation_run import memory_plan
 from ostools.measure.jacobian.linearise import Linearised
-from ostools.measure.jacobian.memory import plan
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import tiny_model
@@ -65,7 +65,7 @@ def _linearised(model: TransformerBridge, ids: Tensor) -> Tensor:
     """What `sensitivity` does: one pass, whose graph is walked with as many rows at a time as its
     plan has them.
     """
-    chunk = plan(Shape.of(model), len(ids), 1, max_memory=1 << 40).chunk
+    chunk = memory_plan(Shape.of(model), len(ids), method="exact").chunk
     embedded = _embedded(model, ids)
     return exact.exact_jacobians(Linearised(model, embedded, chunk=chunk).pull, embedded)
 

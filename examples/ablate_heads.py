@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ostools as ost
 from ostools import hooks
-from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.answers.answers import answer_log_probability
 from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import carrier_positions, render_prompt
 

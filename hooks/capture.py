@@ -17,15 +17,14 @@ from torch import Tensor
 from ostools.ground import TransformerBridge
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import nearest
-from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
-from ostools.hooks.register import Order, attached
+from ostools.hooks.register import HookError, Order, attached
 from ostools.hooks.sites import SITES, points_of, residual_scale
 
 Reducer = Callable[[Tensor, int | None], Any]
 
 
-class Record(Mapping[str, Any]):
+class Record(dict[str, Any]):
     """Record of the latest forward pass inside a `capture` block. A new pass clears what the one
     before it recorded.
 
@@ -34,29 +33,23 @@ class Record(Mapping[str, Any]):
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._by_site: dict[str, dict[int | None, Any]] = {name: {} for name in names}
+        self._names = tuple(names)
 
     def keep(self, name: str, layer: int | None, value: Any) -> None:
-        if layer in self._by_site[name]:  # passed once a forward pass: this is the next one
-            for layers in self._by_site.values():
-                layers.clear()
-        self._by_site[name][layer] = value
+        # Passed once a forward pass: what is there already is of the one before.
+        if name in self and (layer is None or layer in self[name]):
+            self.clear()
+        if layer is None:
+            self[name] = value
+        else:
+            self.setdefault(name, {})[layer] = value
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._by_site:
-            raise HookError(f"site {name!r} was not captured: {nearest(name, self._by_site)}")
-        layers = self._by_site[name]
-        if not layers:
-            raise HookError(
-                f"site {name!r} is empty: no forward pass has run inside the capture block yet"
-            )
-        return layers.get(None, layers)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_site)
-
-    def __len__(self) -> int:
-        return len(self._by_site)
+    def __missing__(self, name: str) -> Any:
+        if name not in self._names:
+            raise HookError(f"site {name!r} was not captured: {nearest(name, self._names)}")
+        raise HookError(
+            f"site {name!r} is empty: no forward pass has run inside the capture block yet"
+        )
 
 
 @model_block

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from ostools.ground import TransformerBridge
 from ostools.hooks.capture import capture
-from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
-from ostools.hooks.register import HookBody, Order, attached, hidden, lowest, positions
+from ostools.hooks.register import HookBody, HookError, Order, attached, hidden, lowest, positions
 from ostools.hooks.sites import checked_heads, points
 
 Mask = Bool[Tensor, "*prompt query key"]
@@ -253,27 +252,17 @@ def _permitted(
     allowed: Mask | MaskRule, scores: Tensor
 ) -> Bool[Tensor, "*prompt_and_head query key"]:
     full = tuple(scores.shape[-2:])
-    permitted: object = allowed
-    if callable(allowed):
-        permitted = allowed(*positions(scores))
-        if isinstance(
-            permitted, bool | Tensor
-        ):  # a rule may read queries or keys alone, or neither
-            permitted = torch.as_tensor(permitted, device=scores.device) & scores.new_ones(
-                full, dtype=torch.bool
-            )
-    if (
-        not isinstance(permitted, Tensor)
-        or permitted.shape not in (full, (scores.shape[0], *full))
-        or permitted.dtype != torch.bool
-    ):
-        is_tensor = isinstance(permitted, Tensor)
-        description = (
-            f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
-        )
+    permitted: object = allowed(*positions(scores)) if callable(allowed) else allowed
+    if callable(allowed) and isinstance(permitted, bool | Tensor):
+        # A rule may read queries or keys alone, or neither.
+        everywhere = scores.new_ones(full, dtype=torch.bool)
+        permitted = torch.as_tensor(permitted, device=scores.device) & everywhere
+    is_mask = isinstance(permitted, Tensor) and permitted.dtype == torch.bool
+    if not is_mask or permitted.shape not in (full, (scores.shape[0], *full)):
+        shape = tuple(permitted.shape) if isinstance(permitted, Tensor) else ""
         raise HookError(
             f"mask_scores: expected a boolean mask {full} or, a matrix a prompt, "
-            f"{(scores.shape[0], *full)}, found {description}"
+            f"{(scores.shape[0], *full)}, found {getattr(permitted, 'dtype', type(permitted).__name__)} {shape}"
         )
     return (permitted if permitted.ndim == 2 else permitted[:, None]).to(scores.device)
 

@@ -20,9 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.lens import HookPoint, TransformerBridge
-from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
-from ostools.hooks.register import HookBody, Order, attached
+from ostools.hooks.register import HookBody, HookError, Order, attached
 from ostools.hooks.sites import checked_heads, checked_layers, points
 
 Part = Literal["attention", "mlp", "both"]
@@ -111,43 +110,26 @@ def _point(model: TransformerBridge, target: Target) -> HookPoint:
 
 def _body(targets: Sequence[Target], gates: Float[Tensor, " target"]) -> HookBody:
     """Hook body at one hook point: x + (g - 1) x, so that a gate of 1 leaves every bit."""
-    edges = [target for target in targets if isinstance(target, Edge)]
-    heads = [target for target in targets if isinstance(target, Head)]
-    if edges:
-        return _edges(edges, gates)
-    if heads:
-        return _heads(heads, gates)
-    return lambda output: output + (gates[0].to(output) - 1) * output
+    if isinstance(targets[0], Sublayer):
+        return lambda output: output + (gates[0].to(output) - 1) * output
+    # Of an edge its place in the pattern, of a head its place among the heads.
+    places = tuple(torch.tensor(axis) for axis in zip(*(t[1:] for t in targets), strict=True))
 
-
-def _edges(edges: Sequence[Edge], gates: Float[Tensor, " edge"]) -> HookBody:
-    heads, queries, keys = (
-        torch.tensor(index) for index in zip(*(edge[1:] for edge in edges), strict=True)
-    )
-
-    def body(pattern: Tensor) -> Tensor:
+    def of_pattern(pattern: Tensor) -> Tensor:
         n_queries, n_keys = pattern.shape[-2:]
-        if n_queries != n_keys or int(queries.max()) >= n_queries:
+        if n_queries != n_keys or int(places[1].max()) >= n_queries:
             raise HookError(
                 "gated: expected a forward pass over the whole prompt, with query "
-                f"{int(queries.max())} in it, found {n_queries} queries and {n_keys} keys"
+                f"{int(places[1].max())} in it, found {n_queries} queries and {n_keys} keys"
             )
-        change = pattern.new_zeros(pattern.shape[1:]).index_put(
-            (heads, queries, keys), gates.to(pattern) - 1
-        )
+        change = pattern.new_zeros(pattern.shape[1:]).index_put(places, gates.to(pattern) - 1)
         return pattern + change * pattern
 
-    return body
-
-
-def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"]) -> HookBody:
-    head_indices = torch.tensor([target.head for target in heads])
-
-    def body(z: Tensor) -> Tensor:
-        change = z.new_zeros(z.shape[2]).index_put((head_indices,), gates.to(z) - 1)
+    def of_z(z: Tensor) -> Tensor:
+        change = z.new_zeros(z.shape[2]).index_put(places, gates.to(z) - 1)
         return z + change[:, None] * z
 
-    return body
+    return of_pattern if isinstance(targets[0], Edge) else of_z
 
 
 @model_block

@@ -21,8 +21,7 @@ import torch
 
 from ostools.ground import TransformerBridge
 from ostools.ground.arguments import checked_arguments
-from ostools.hooks.errors import HookError
-from ostools.hooks.register import remove_hooks
+from ostools.hooks.register import HookError, remove_hooks
 
 Arguments = ParamSpec("Arguments")
 Yielded = TypeVar("Yielded")

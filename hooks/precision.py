@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ostools.ground.lens import HookPoint, TransformerBridge
-from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import (
+    HookError,
     Order,
     Placement,
     active_edits,

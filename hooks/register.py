@@ -26,7 +26,17 @@ from torch.nn.modules import module as torch_module
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.lens import HookPoint, TransformerBridge
-from ostools.hooks.errors import HookError
+
+
+class HookError(ValueError):
+    """A hook cannot be placed, or did not do what it was asked to. The message says what was
+    expected and what was found.
+    """
+
+
+class FormatError(HookError):
+    """A number is beyond what a format holds, or is not finite."""
+
 
 HookBody = Callable[[Tensor], Tensor | None]
 

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.capture import capture
-from ostools.hooks.errors import FormatError, HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.precision import SIXTEEN_BITS
-from ostools.hooks.register import Order, attached
+from ostools.hooks.register import FormatError, HookError, Order, attached
 from ostools.hooks.sites import available_sites, points
 
 FLOATS: Mapping[str, torch.dtype] = {
@@ -117,19 +116,13 @@ def stored(
         if scale is None:
             raise HookError(f"format {format!r} needs a scale")
         _require_within(x, float("inf"), format, what)
-        return codes(x, format, scale) * scale
+        largest = INTEGERS[format]
+        code = (x / torch.where(scale > 0, scale, 1.0)).round().clamp(-largest, largest)
+        return code * scale
     dtype = FLOATS[format]
     _require_within(x, torch.finfo(dtype).max, format, what)
     narrow = _odd_float32(x) if x.dtype == torch.float64 else x
     return narrow.to(dtype).to(x.dtype)
-
-
-def codes(
-    x: Float[Tensor, "*shape"], format: str, scale: Float[Tensor, ...]
-) -> Float[Tensor, "*shape"]:
-    """The whole numbers k of an integer format for which scale k is nearest to x; ties to even."""
-    largest = INTEGERS[format]
-    return (x / torch.where(scale > 0, scale, 1.0)).round().clamp(-largest, largest)
 
 
 def integer_scale(

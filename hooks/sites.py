@@ -28,37 +28,31 @@ from ostools.ground import TransformerBridge, is_whole, short_repr
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import nearest
 from ostools.ground.lens import HookPoint, JointQKVPositionEmbeddingsAttentionBridge, MoEBridge
-from ostools.hooks.errors import HookError
+from ostools.hooks.register import HookError
 
 
 @dataclass(frozen=True)
 class Site:
-    """A named place. `template` is the hook's full name, with `{layer}` if every block has one
-    (`per_layer`). `axes` is its shape.
+    """A named place. `template` is the hook's full name, with `{layer}` if every block has one.
+    `axes` is its shape.
     """
 
     name: str
     template: str
     axes: str
     meaning: str
-    per_layer: bool
 
-
-def _table(*rows: tuple[str, str, str, str]) -> dict[str, Site]:
-    """The sites by name; a hook's name that begins with a point is one in every block."""
-    sites = {}
-    for name, hook, axes, meaning in rows:
-        per_layer = hook.startswith(".")
-        template = f"blocks.{{layer}}{hook}" if per_layer else hook
-        sites[name] = Site(name, template, axes, meaning, per_layer)
-    return sites
+    @property
+    def per_layer(self) -> bool:
+        """Whether every block has one."""
+        return "{layer}" in self.template
 
 
 _RESIDUAL = "batch pos d_model"
 _SCALE = "batch pos 1"
 
 # fmt: off
-SITES: Mapping[str, Site] = _table(
+_ROWS = (
     ("embedding", "blocks.0.hook_resid_pre", _RESIDUAL, "v^(0): what enters the first block"),
     ("residual_pre", ".hook_resid_pre", _RESIDUAL, "v^(l): the stream that enters block l"),
     ("residual_mid", ".hook_resid_mid", _RESIDUAL, "z^(l), between attention and MLP"),
@@ -90,6 +84,11 @@ SITES: Mapping[str, Site] = _table(
     ("final_norm_scale", "ln_final.hook_scale", _SCALE, "r3: RMS at the final norm"),
 )
 # fmt: on
+"""Name, hook, axes and meaning; a hook's name that begins with a point is one in every block."""
+SITES: Mapping[str, Site] = {
+    name: Site(name, f"blocks.{{layer}}{hook}" if hook[0] == "." else hook, axes, meaning)
+    for name, hook, axes, meaning in _ROWS
+}
 
 
 def site(name: str) -> Site:

@@ -4,18 +4,18 @@ they acted.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 from ostools.mitigations.base import (
     Bar,
     Composed,
     Mitigation,
     MitigationError,
+    acts,
+    changes_pass,
     compose,
     insert,
     parts,
     rewrite,
+    running,
 )
 from ostools.mitigations.named import BUILT_IN, label, mitigation, names, optional
 from ostools.mitigations.passes import AttentionTemperature, SlidingWindow
@@ -26,12 +26,6 @@ from ostools.mitigations.prompts import (
     RepeatPrompt,
     Separator,
 )
-
-# Loaded on first use: they run a model, so they import torch; a name with its options needs none.
-if TYPE_CHECKING:
-    from ostools.mitigations.contract import acts as acts
-    from ostools.mitigations.contract import changes_pass as changes_pass
-    from ostools.mitigations.contract import running as running
 
 __all__ = [
     "BUILT_IN",
@@ -58,9 +52,3 @@ __all__ = [
     "rewrite",
     "running",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'mitigations' has no attribute {name!r}")
-    return getattr(importlib.import_module("ostools.mitigations.contract"), name)

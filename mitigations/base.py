@@ -1,8 +1,10 @@
 """Base class of mitigations: four methods, each doing nothing until it is overridden.
 
 A mitigation rewrites the sequence or the prompt, changes the forward pass, or both, and can prove
-on what was captured that it did. `insert` applies the first kind and holds it to its promise;
-`mitigations.contract` the last.
+on what was captured that it did. `insert` and `rewrite` apply the first kind and hold it to its
+promise. `running` does so with the last: hooks are active and `verify` has looked at every forward
+pass, or an error is raised. Its cost: `verify` on the pattern and the scores of every layer, which
+the pass computes anyway; nothing is kept.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from ostools.ground.errors import short_repr
 
 if TYPE_CHECKING:  # importing them takes seconds, and a prompt rewrite needs none of it
+    from jaxtyping import Int
     from torch import Tensor
 
     from ostools.ground.lens import TransformerBridge
@@ -181,3 +184,69 @@ def rewrite(mitigation: Mitigation, text: str) -> str:
     if not new_text:
         raise MitigationError(f"{type(mitigation).__name__}.prompt: expected a text, found none")
     return new_text
+
+
+@contextmanager
+def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator[None]:
+    """Run the block under the mitigation's hooks, and let it verify every layer of every forward
+    pass.
+
+    None, and a mitigation that only rewrites prompts, do not change anything. Raises
+    `MitigationError` if its invariant is broken, and if it has one but no forward pass ran on which
+    it could have been seen.
+    """
+    from ostools import hooks
+
+    verifies = any(type(part).verify is not Mitigation.verify for part in parts(mitigation))
+    scores_by_layer: dict[int | None, Tensor] = {}
+    verified = False
+
+    def keep(scores: Tensor, layer: int | None) -> None:
+        scores_by_layer[layer] = scores
+
+    def verify(pattern: Tensor, layer: int | None) -> None:
+        nonlocal verified
+        place = cast(int, layer)  # a pattern is always one layer's
+        # The scores come first; both are dropped then.
+        scores = scores_by_layer.pop(place)
+        cast(Mitigation, mitigation).verify(
+            {"scores": {place: scores}, "pattern": {place: pattern}}
+        )
+        verified = True
+
+    with ExitStack() as stack:
+        if mitigation is not None:
+            stack.enter_context(mitigation.hooks(model))
+        if verifies:
+            reduce = {"scores": keep, "pattern": verify}
+            stack.enter_context(hooks.capture(model, "pattern", "scores", reduce=reduce))
+        yield
+    if verifies and not verified:
+        raise MitigationError(
+            f"{type(mitigation).__name__}: expected a forward pass to verify, found none in the "
+            "block"
+        )
+
+
+def changes_pass(mitigation: Mitigation | None) -> bool:
+    """Whether it has hooks of its own. A mitigation without them only rewrites prompts."""
+    return any(type(part).hooks is not Mitigation.hooks for part in parts(mitigation))
+
+
+def acts(model: TransformerBridge, mitigation: Mitigation | None, ids: Int[Tensor, " pos"]) -> bool:
+    """Whether its hooks change any logit of this prompt, bit for bit. A window wider than the
+    prompt does not.
+
+    Cost: two forward passes; none for a mitigation without hooks. A mitigation that did not change
+    anything is inactive. It is never counted as a success.
+    """
+    if not changes_pass(mitigation):
+        return False
+    import torch
+
+    prompt = ids[None].to(next(model.parameters()).device)
+    with torch.no_grad():
+        without = model(prompt, use_cache=False)
+        with running(model, mitigation):
+            changed = model(prompt, use_cache=False)
+    return not torch.equal(without, changed)

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 from ostools.mitigations.base import Composed, Mitigation, MitigationError, compose
-from ostools.mitigations.own_file import file_spec
-from ostools.mitigations.registry import Listed, Registry
+from ostools.mitigations.registry import Listed, Registry, file_spec
 
 GROUP = "ostools.mitigations"
 BUILT_IN = {

@@ -9,21 +9,25 @@ The same grammar serves the tasks of `ostools`.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
+import itertools
 import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from importlib.util import module_from_spec
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError, WrapValidator
+from pydantic import TypeAdapter, ValidationError
 
 from ostools.ground.arguments import parts_of
 from ostools.ground.errors import nearest
-from ostools.mitigations.own_file import FileSpec, file_spec, loaded_from
 
 Thing = TypeVar("Thing")
 Product = TypeVar("Product")
@@ -31,6 +35,32 @@ Point: TypeAlias = Any
 """An entry point: importlib.metadata's, or its backport's, which takes over the search in a process
 that imports it.
 """
+
+
+_OF_A_FILE = re.compile(r"\s*(.+\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
+LOADED: dict[str, str] = {}
+"""The files of the user's own that ran in this process, each with the SHA-256 of what ran: a
+provenance names them.
+"""
+
+
+def file_spec(spec: str) -> tuple[str, str, str] | None:
+    """Path, name and options of PATH.py:NAME or PATH.py:NAME:OPTIONS; None of another text."""
+    match = _OF_A_FILE.fullmatch(spec)
+    return None if match is None else (match[1], match[2], match[3] or "")
+
+
+def _loaded_from(path: str, name: str) -> Any:
+    """What a file of the user's own calls `name`, once it has run. Raises whatever the file raises.
+
+    The module is called by the path as it was typed, and so is what it defines (`Registry.label`).
+    """
+    loader = SourceFileLoader(path, path)
+    module = module_from_spec(ModuleSpec(path, loader, origin=path))
+    sys.modules[path] = module  # where dataclasses look up what annotations name
+    loader.exec_module(module)
+    LOADED[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return getattr(module, name)
 
 
 class Listed(NamedTuple):
@@ -91,9 +121,9 @@ class Registry(Generic[Thing]):
         Raises `error` for a file that cannot be read, raises, or has no such name, and for what is
         or gives none of this kind.
         """
-        path, name, options = cast(FileSpec, file_spec(spec))
+        path, name, options = file_spec(spec) or ("", "", "")
         with self._running(spec, "cannot be loaded: "):
-            maker = loaded_from(path, name)
+            maker = _loaded_from(path, name)
         thing = self._construct(f"{path}:{name}", maker, options) if callable(maker) else maker
         if not isinstance(thing, self.base):
             raise self.error(
@@ -157,7 +187,7 @@ class Registry(Generic[Thing]):
     def _owner(self, name: str) -> str:
         """Owner of a name: another distribution where one has it, or a file of the user's own."""
         if (parts := file_spec(name)) is not None:
-            return parts.path
+            return parts[0]
         return next((point.dist.name for point in self._points(name) if point.dist), "ostools")
 
     def _class(self, name: str) -> type[Thing]:
@@ -201,11 +231,10 @@ class Registry(Generic[Thing]):
                 raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
             try:
                 options[key] = _read(value, known_options[key].annotation)
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
+            except ValueError as error:
+                remedy = f"; give another {self.kind} by itself" if "," in value else ""
                 raise self.error(
-                    f"{self.kind} {name!r}: {key}: {reason}, found {value!r}"
-                    + f"; give another {self.kind} by itself" * ("," in value)
+                    f"{self.kind} {name!r}: {key}: {error}, found {value!r}{remedy}"
                 ) from None
         return options
 
@@ -246,27 +275,23 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
     return tuple(entry_points(group=group))
 
 
-def _whole_as_written(value: object, read: Callable[[object], object]) -> object:
-    """A whole number only of a text that is one: 1.0 may mean a share."""
-    number = read(value)
-    if type(number) is int and not re.fullmatch(r"\s*[+-]?\d+\s*", str(value)):
-        raise ValueError("expected a whole number")
-    return number
-
-
-def _read(text: str, kind: object) -> object:
+def _read(text: str, kind: Any) -> object:
     """The value of an option as its type wants it: None for "none", the text itself, or several
-    values joined by +; of several types the first that takes it. Raises `ValidationError`.
+    values joined by +; of several types the first that takes it. Raises `ValueError`, which says what is wrong.
     """
-    failures = []
-    for value in (None, text) if text.lower() == "none" else (text, tuple(text.split("+"))):
-        for choice in parts_of(kind):
-            try:
-                as_written: Any = Annotated[cast(Any, choice), WrapValidator(_whole_as_written)]
-                return TypeAdapter(as_written).validate_python(value)
-            except ValidationError as error:
-                failures.append(error)
-    raise failures[0]
+    reasons = []
+    values = (None, text) if text.lower() == "none" else (text, tuple(text.split("+")))
+    for value, choice in itertools.product(values, parts_of(kind)):
+        try:
+            option = TypeAdapter(cast(Any, choice)).validate_python(value)
+        except ValidationError as error:
+            reasons.append(error.errors()[0]["msg"])
+            continue
+        # A whole number only of a text that is one: 1.0 may mean a share.
+        if type(option) is not int or re.fullmatch(r"\s*[+-]?\d+\s*", text):
+            return option
+        reasons.append("expected a whole number")
+    raise ValueError(reasons[0])
 
 
 def _as_text(value: object) -> str:

@@ -39,7 +39,7 @@ from ostools.measure import (
     sensitivity,
 )
 from ostools.measure.collapse import verdicts
-from ostools.measure.faithfulness import deletion
+from ostools.measure.faithfulness import faithfulness as taking_out
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.position import POSITIONS
 from ostools.mitigations import Mitigation
@@ -64,7 +64,7 @@ FOR_TYPE_CHECKERS: dict[str, Any] = {
     **vars(models),
     **vars(names),
     **vars(verdicts),
-    **vars(deletion),
+    "Way": taking_out.Way,
     **vars(distances),
     "Mitigation": Mitigation,
     "Progress": Progress,

@@ -19,7 +19,7 @@ from typing import Any
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.study.verdicts import ABOUT, NO_EFFECT, UNDECIDED, at_limit, in_words
+from ostools.measure.study.verdicts import ABOUT, NO_EFFECT, UNDECIDED, in_words
 from ostools.mitigations import Hint, Mitigation, MitigationError, Separator, SlidingWindow, label
 from ostools.mitigations import mitigation as parsed
 from ostools.mitigations.passes import own_windows
@@ -126,7 +126,8 @@ def effect_words(row: Cell, verdict: str) -> str:
     words = in_words(row, "verdict_low", "verdict_high")
     if row["quantity"] == "correct":
         change = f"{row['baseline']:.0%} → {row['value']:.0%}"
-        words = change if at_limit(row) else f"{change}: {words}"
+        # Where none is right without it, or all are, the change says all.
+        words = change if row["baseline"] in (0, 1) else f"{change}: {words}"
     return words if verdict in (NO_EFFECT, UNDECIDED) else f"**{verdict}**: {words}"
 
 

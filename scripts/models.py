@@ -57,7 +57,7 @@ structure and proven at load: v^(l), put into a pass over other tokens, has to g
 
 `sensitivity` measures `full` there, and `attribution` the real gradient of a logit times each token's
 embedding, with a remainder. `collapse`, `evaluate`, `probe`, `probe stage` and `faithfulness` (tokens
-removed or replaced) need nothing else. What needs more of the inside (`detached`, `bounds`, `hops`,
+removed) need nothing else. What needs more of the inside (`detached`, `bounds`, `hops`,
 masks) is refused in one line.
 
 Patterns are known where each block computes one softmax over keys and nothing else carries one token

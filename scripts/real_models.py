@@ -216,7 +216,11 @@ def carried(model: TransformerBridge, real: RealPrompt) -> Cell:
         name: {"within": run["certificate"]["within"], "widest": float(widest[name])}
         for name, run in runs.items()
     }
-    return {"tokens": _rows(result.tokens), "spearman": result.spearman, "certificate": certificate}
+    return {
+        "tokens": _rows(result.frame[["linear_range", "error"]]),
+        "spearman": result.spearman,
+        "certificate": certificate,
+    }
 
 
 def use(model: TransformerBridge, real: RealPrompt) -> Cell:

@@ -134,7 +134,7 @@ def _models(stored: dict[str, Cells]) -> str:
                 dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
             ]
         )
-    return table(["model", "SHA-256 of the weights", "measured"], rows)
+    return table(["model", "hash of the weights", "measured"], rows)
 
 
 def _of(cells: Cells, prefix: str) -> list[dict[str, Any]]:
@@ -449,10 +449,11 @@ def _range(stored: dict[str, Cells]) -> str:
         "within, sketch of 8",
     ]
     return (
-        "Each token moves towards other real tokens of its kind, v + t (v' - v), on the prompts of 32 tokens "
-        "(`ost.measure.linear_range`): the largest t up to which the real derivative predicts y_n within 10%, and the error "
-        "and rank correlation at t = 1, where the token is replaced. The last two columns certify the measured profile, with "
-        "95% confidence: [arithmetic and sampling](../reading-the-numbers.md#the-certificate-of-a-run) (the median prompt)."
+        "Each token moved towards two other real tokens of its kind (today's `ost.measure.linear_range` draws one of the whole "
+        "vocabulary), v + t (v' - v), on the prompts of 32 tokens: the largest t up to which the real derivative predicts y_n "
+        "within 10%, and the error and rank correlation at t = 1, where the token is replaced. The last two columns certify "
+        "the measured profile, with 95% confidence: [arithmetic and "
+        "sampling](../reading-the-numbers.md#the-certificate-of-a-run) (the median prompt)."
         f"\n\n{table(columns, body)}\n"
     )
 

@@ -21,7 +21,8 @@ import pandas as pd
 
 from ostools.results import Provenance
 from ostools.sweep import Executor, plan, results, run, sweep_of
-from ostools.sweep.executor import CellOutcome, Job, Terms
+from ostools.sweep.cells import KeyedCell
+from ostools.sweep.executor import CellOutcome, Terms
 
 Value = TypeVar("Value")
 
@@ -32,12 +33,14 @@ class TinyRows(Executor):
     def device(self, device: str) -> str:
         return "cpu"
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
+    def measure(
+        self, cells: Sequence[KeyedCell], terms: Terms
+    ) -> Generator[CellOutcome, None, None]:
         provenance = Provenance.without_model()
-        for job in jobs:
-            cell = job.keyed_cell.cell
+        for keyed_cell in cells:
+            cell = keyed_cell.cell
             yield (
-                job.keyed_cell,
+                keyed_cell,
                 (
                     pd.DataFrame({**cell.columns, "length": list(cell.lengths), "value": 1.0}),
                     provenance,

@@ -1,8 +1,8 @@
 """Five minutes of typing into `ostools explore`: what its process holds grows by less than 1%.
 
 Every case is a keystroke as the page sends it, over the network: a first look, then a measurement
-with its chart, of a text that grows and is wiped; in every view, with a second side or a mitigation
-now and then. Every third keystroke is followed by another before its answer has come: that request
+with its chart, of a text that grows and is wiped; in every view. Every
+third keystroke is followed by another before its answer has come: that request
 is dropped, and its run must end.
 """
 
@@ -28,12 +28,6 @@ CASES = 300
 _WORDS = ["The", "farmer", "walked", "to", "11", "12", "0", "of", "and", "<b>", "é", "river"]
 _LONGEST = 12  # words; then the field is wiped
 _COMMAND = (sys.executable, "-c", "from ostools.cli import main; main()", "explore", "--json")
-_BESIDE: tuple[dict[str, Any], ...] = (
-    {},
-    {},
-    {"beside": "prompt", "other": "The farmer walked home"},
-    {"beside": "mitigation", "other": "sliding-window:window=4"},
-)
 _VIEWS: tuple[dict[str, Any], ...] = (
     {"view": "frozen"},
     {"view": "full", "layer": 1},
@@ -60,7 +54,7 @@ def run(cases: int, seed: int) -> int:
                 words = [] if len(words) >= _LONGEST else words
                 words.append(chosen.choice(_WORDS))
                 typed = {"prompt": " ".join(words), "sure": True}
-                asked = {**typed, **chosen.choice(_VIEWS), **chosen.choice(_BESIDE)}
+                asked = {**typed, **chosen.choice(_VIEWS)}
                 for more in ({"before": 0, "chart": False}, {}):
                     errors += _wrong(port, {**asked, **more}, dropped=case % 3 == 2)
                 held.append(process.memory_info().rss)

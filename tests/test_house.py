@@ -20,7 +20,7 @@ def test_every_file_stands_on_a_floor_and_no_room_holds_over_a_dozen() -> None:
     # explorer shows to be copied.
     above = [name for name, imported in house.imports().items() if "ostools" in imported]
     assert [name for name in above if not name.startswith("ostools.paper.")] == [
-        "ostools.explorer.recipe"
+        "ostools.explorer.views"
     ]
 
 

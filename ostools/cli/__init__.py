@@ -153,7 +153,7 @@ def main() -> NoReturn:
     except OSError as error:  # a name that is too long, a full disk
         code = _refuse(str(error))
     except (MemoryError, RuntimeError) as error:
-        from ostools.ground.out_of_memory import is_out_of_memory
+        from ostools.ground.memory import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

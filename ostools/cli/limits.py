@@ -12,12 +12,13 @@ from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Value
+from ostools.ground import InsufficientMemoryError
 from ostools.ground.arguments import full_signature
-from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.memory import Free, available_memory, free_memory
+from ostools.ground.memory import available_memory
+from ostools.measure.measurement import refuse_arguments
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text
-from ostools.measure.prompts import layers_up_to, prompt_named
+from ostools.measure.prompts import prompt_named
 from ostools.measure.task_prompt import in_tokens_already
 from ostools.measure.unloaded import Forecast, LongestPrompt, Unloaded
 from ostools.mitigations import Mitigation, optional
@@ -43,12 +44,13 @@ def memory_of(command: Command, prompts: Sequence[Value], arguments: Mapping[str
     encoding = EncodingOptions(
         **{name: arguments[name] for name in EncodingOptions.__annotations__ if name in arguments}
     )
-    mitigation = optional(arguments.get("mitigation"))
+    acting = [arguments.get(p.name) for p in command.of_kind("mitigation") if not p.many]
+    mitigation = optional(next(iter(acting), None))
 
     def memory(unloaded: Unloaded) -> int:
         model = _WithinContext(**vars(unloaded))
-        if (layers := arguments.get("layers")) is not None:
-            layers_up_to(model.shape.n_layers, layers)
+        for checked in command.checking:
+            refuse_arguments(checked, arguments, prompts, n_layers=model.shape.n_layers)
         counts: list[int] = []
         for index, prompt in enumerate(prompts):
             with prompt_named(prompts, index):
@@ -119,27 +121,25 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
             f"forecast {in_gib(work)} beside the model, {in_gib(allowed)} allowed by --max-memory: "
             f"allow more, or {ways}"
         )
-    if forecast.needed > free.bytes:
+    if forecast.needed > free:
         raise InsufficientMemoryError(
             f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before "
-            f"the work begins, found {free}: {ways}"
+            f"the work begins, found {in_gib(free)} free: {ways}"
         )
     return forecast
 
 
-def _device_and_free(device: str) -> tuple[str, Free]:
+def _device_and_free(device: str) -> tuple[str, int]:
     """The type of the device that a model is loaded onto, and the memory that is free there."""
     if GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
-        return "cuda", Free(2**62, "on a GPU that is not here")
+        return "cuda", 2**62  # of a GPU that is not here
     resolved = resolve_device(device)
-    if resolved.type == "cuda":
-        return "cuda", Free(available_memory(resolved), f"on {resolved}")
-    return resolved.type, free_memory()
+    return resolved.type, available_memory(resolved)
 
 
-def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:
+def _fitted(unloaded: Unloaded, free: int, memory: Memory) -> Forecast:
     """The forecast of the work fitted to what is free beside the model, or as it is."""
-    room = free.bytes - unloaded.held_bytes
+    room = free - unloaded.held_bytes
     if unloaded.limit is None and room > 0:
         try:
             return unloaded.forecast(memory(replace(unloaded, limit=room)))

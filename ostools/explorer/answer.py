@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pandas as pd
 
-from ostools.explorer.recipe import SIDES, RecipeResult, code
 from ostools.explorer.views import ViewRequest
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure import Attention, Attribution, Bounds, Sensitivity
+from ostools.reporting.findings.sensitivity import certificate_words
+from ostools.reporting.page.page import stored_at
 from ostools.reporting.page.section import block
 from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Result
@@ -23,34 +23,30 @@ _NORMS = {
     "operator norm": ("operator_norm", "operator_lower", "operator_upper"),
     "Frobenius norm": ("frobenius_norm", "frobenius_lower", "frobenius_upper"),
 }
-_SIDES = {"": "the prompt", "prompt": "the second prompt"}
 
 
-def answer(request: ViewRequest, recipe_result: RecipeResult, *, draws: bool = True) -> Values:
+def answer(request: ViewRequest, result: Result, *, draws: bool = True) -> Values:
     """The page's values, as plain data.
 
-    draws: with the charts, which take longer than a first look.
+    draws: with the chart, which takes longer than a first look.
     """
-    request = (
-        replace(request, second_kind="", second_text="") if recipe_result.inactive else request
-    )
-    sides = [_tokens(request, side) for side in recipe_result.sides]
-    second = _SIDES.get(request.second_kind, f"under {request.second_text}")
-    results = recipe_result.results.items() if draws else ()
-    inactive = (
-        f"The mitigation is inactive, so the prompt is shown alone. {recipe_result.inactive}."
-    )
+    tokens = _tokens(request, result)
     return {
         "view": request.view,
         "words": request.of_view.words,
-        "kind": " against ".join(dict.fromkeys(_kind(side) for side in recipe_result.sides)),
-        "names": [f"First: {_SIDES['']}", f"Second: {second}"] if request.second_kind else [],
-        "tokens": sides[0],
-        "second": sides[1] if len(sides) == 2 else None,
-        "notes": [inactive] if draws and recipe_result.inactive else [],
-        "charts": [_chart(request, bool(sides[0]), *item) for item in results],
-        "code": code(request, recipe_result),
+        "kind": _kind(result),
+        "tokens": tokens,
+        "code": code(request, result),
+        "charts": [_chart(request, result, bool(tokens))] if draws else [],
     }
+
+
+def code(request: ViewRequest, result: Result) -> str:
+    """Python lines that give the same result."""
+    model = result.provenance.model
+    words = f"{stored_at(model)!r}, dtype={model['dtype']!r}, device={model['device']!r}"
+    lines = ["import ostools as ost", "", f"model = ost.load_model({words})"]
+    return "\n".join([*lines, f"prompt = {request.prompt!r}", request.line, "print(result)"]) + "\n"
 
 
 def _kind(result: Result) -> str:
@@ -119,13 +115,14 @@ def _plain(value: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _chart(request: ViewRequest, has_tokens: bool, name: str, result: Result) -> Values:
-    """The chart with its title and notes, or why there is none; `side`: of two, which."""
+def _chart(request: ViewRequest, result: Result, has_tokens: bool) -> Values:
+    """The chart with its title and notes (of a sensitivity the certificate), or why there is none."""
     words, sentences = request.of_view.words, [] if has_tokens else result.findings()
+    if isinstance(result, Sensitivity):
+        sentences = [certificate_words(result)]
     part = block(result, "chart", words, sentences, in_detail=False)
     figure = part.figure
     return {
-        "side": SIDES.index(name) if name in SIDES else None,
         "chart": figure and str(figure.data),
         "title": figure.title if figure else words,
         "notes": [*sentences, *(figure.notes if figure else part.notes)],

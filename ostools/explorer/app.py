@@ -17,12 +17,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ostools.explorer.answer import answer
-from ostools.explorer.recipe import RecipeResult, Runs, Stopped
+from ostools.explorer.runs import Runs, Stopped
 from ostools.explorer.views import ViewRequest, described
 from ostools.ground import InputError, checked_name
 from ostools.hooks import HookError
 from ostools.mitigations import MitigationError
 from ostools.reporting.page import page
+from ostools.results import Result
 
 PAGE = Path(__file__).parent / "page"
 _ENDINGS = {
@@ -137,14 +138,9 @@ async def _save(sent: Mapping[str, object], request: Request, runs: Runs) -> Res
     return Response(content, media_type=_ENDINGS[ending])
 
 
-def _file_bytes(ending: str, recipe_result: RecipeResult) -> bytes:
-    first, *further = recipe_result.results.values()
-    if further:
-        raise InputError(
-            "expected one result to save, found two that no function compares: save each"
-        )
+def _file_bytes(ending: str, result: Result) -> bytes:
     with tempfile.TemporaryDirectory() as directory:
-        return first.save(Path(directory) / f"result.{ending}").read_bytes()
+        return result.save(Path(directory) / f"result.{ending}").read_bytes()
 
 
 async def _json_of(request: Request) -> dict[str, object]:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ostools.explorer.recipe import Runs
+from ostools.explorer.runs import Runs
 from ostools.ground import InputError, TransformerBridge, checked_arguments
 
 if TYPE_CHECKING:

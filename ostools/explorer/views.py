@@ -1,4 +1,6 @@
-"""What the page can show, and what it asks for: a view of a prompt with its choices, checked."""
+"""What the page can show, and what it asks for: a view of a prompt with its choices, checked, and
+the call of `ost` that answers it.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import ostools.measure
+import ostools
 import ostools.paper
-import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
-from ostools import mitigations
-from ostools.ground import InputError, TransformerBridge, checked_name, short_repr
+import ostools.sweep  # the measurements of these rooms put themselves into RECORDS
+from ostools.ground import InputError, Progress, TransformerBridge, checked_name, short_repr
 from ostools.ground.words import title_of
 from ostools.measure import RECORDS
-from ostools.measure.mitigated_prompts import rewrites
 from ostools.models.describe import metadata_of
+from ostools.results import Result
 
 LONGEST = 20_000
 """The most characters that a text of the page may have."""
 LENGTHS = (8, 512)
 """The smallest and the largest longest length of the collapse view."""
-SECOND_SIDES = ("", "prompt", "mitigation")
-"""What may stand beside the prompt: nothing, another prompt, a mitigation."""
 COTANGENTS = 4
 """Of a sketch that is shown while the exact norms are measured: some five forward passes."""
 
@@ -33,7 +32,6 @@ class View:
 
     words: its name on the page. layers: what its slider goes over, residual streams or blocks.
     takes: its other controls (head, logit, longest). before: quicker views that are shown first.
-    compared: the function that compares two sides; None where they stand beside each other.
     """
 
     words: str
@@ -42,7 +40,6 @@ class View:
     layers: Literal["streams", "blocks"] | None = None
     takes: frozenset[str] = frozenset()
     before: tuple[str, ...] = ()
-    compared: Literal["compare"] | None = None
 
 
 def _sensitivity(
@@ -54,7 +51,7 @@ def _sensitivity(
 ) -> View:
     options = {"linearisations": (linearisation,), **sketch}
     takes = frozenset({"logit"} if logit else ())
-    return View(words, "sensitivity", options, "streams", takes, before, "compare")
+    return View(words, "sensitivity", options, "streams", takes, before)
 
 
 _SKETCH: dict[str, Any] = {"logit": False, "method": "sketch", "cotangents": COTANGENTS}
@@ -143,7 +140,6 @@ def described(model: TransformerBridge) -> dict[str, object]:
             for name, view in VIEWS.items()
         ],
         "heads": int(model.cfg.n_heads),
-        "mitigations": mitigations.names(),
         "lengths": LENGTHS,
     }
 
@@ -154,7 +150,6 @@ class ViewRequest:
 
     layer, head: -1 is the mean over all.
     logit: the next token whose logit is meant; None: the view's default.
-    second_kind: one of `SECOND_SIDES`. second_text: the second prompt, or the mitigation by name.
     longest: the longest length of a collapse.
     """
 
@@ -163,35 +158,58 @@ class ViewRequest:
     layer: int = 0
     head: int = -1
     logit: str | None = None
-    second_kind: str = ""
-    second_text: str = ""
     longest: int = 32
 
     @classmethod
     def of(cls, sent: Mapping[str, object], model: TransformerBridge) -> ViewRequest:
         """Check what the page sent; `InputError` for what no page sends, and for unusable texts."""
         name = checked_name("view", sent.get("view"), VIEWS)
-        view = VIEWS[name]
-        request = cls(name, checked_text("prompt", sent.get("prompt")))
-        if (ends := layers_of(view, model)) is not None:
-            layer = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
-            request = replace(request, layer=layer)
-        if "head" in view.takes:
+        takes, prompt = VIEWS[name].takes, checked_text("prompt", sent.get("prompt"))
+        chosen: dict[str, Any] = {}
+        if (ends := layers_of(VIEWS[name], model)) is not None:
+            chosen["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
+        if "head" in takes:
             heads = (-1, int(model.cfg.n_heads) - 1)
-            head = _whole_in_range("head", sent.get("head", -1), *heads)
-            request = replace(request, head=head)
-        if "logit" in view.takes and (logit := sent.get("logit")) not in (None, ""):
-            request = replace(request, logit=checked_text("next token", logit))
-        if "longest" in view.takes:
+            chosen["head"] = _whole_in_range("head", sent.get("head", -1), *heads)
+        if "logit" in takes and (logit := sent.get("logit")) not in (None, ""):
+            chosen["logit"] = checked_text("next token", logit)
+        if "longest" in takes:
             longest = _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS)
-            request = replace(request, longest=longest)
-        kind, text = _second_side(sent, request.prompt)
-        return replace(request, second_kind=kind, second_text=text)
+            chosen["longest"] = longest
+        return cls(name, prompt, **chosen)
 
     @property
     def of_view(self) -> View:
         """The requested view."""
         return VIEWS[self.view]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keywords of the view's function, beside model and prompt."""
+        options: dict[str, Any] = dict(self.of_view.options)
+        if self.of_view.layers == "streams":
+            options["layers"] = (self.layer,)
+        if self.logit is not None:
+            options["logit"] = self.logit
+        if "longest" in self.of_view.takes:
+            options["lengths"] = range(1, self.longest + 1)
+        return options
+
+    @property
+    def line(self) -> str:
+        """The call as Python."""
+        name, options = self.of_view.function, self.options.items()
+        place = "ost" if name in ostools.__all__ else "ost.measure"
+        words = "".join(f", {option}={value!r}" for option, value in options)
+        return f"result = {place}.{name}(model, prompt=prompt{words})"
+
+    def run(self, model: TransformerBridge, progress: Progress) -> Result:
+        """The call itself; `progress` is passed where the function takes it."""
+        function: Any = RECORDS[self.of_view.function].function
+        options = self.options
+        if "progress" in inspect.signature(function).parameters:
+            options["progress"] = progress
+        return function(model, prompt=self.prompt, **options)
 
     def before(self, place: int) -> ViewRequest | None:
         """The quicker view that is shown first; `place` 0 is the quickest. None where there is
@@ -222,24 +240,3 @@ def _whole_in_range(name: str, value: object, low: int, high: int) -> int:
             f"{name}: expected a whole number from {low} to {high}, found {short_repr(value)}"
         )
     return value
-
-
-def _second_side(sent: Mapping[str, object], prompt: str) -> tuple[str, str]:
-    """Kind and text of what stands beside the prompt; refuses a mitigation that cannot be shown.
-
-    One that changes a sequence's items: a text does not name them. One whose text is too long.
-    """
-    kind = checked_name("second side", sent.get("beside", ""), SECOND_SIDES)
-    if not kind:
-        return "", ""
-    text = checked_text("second prompt" if kind == "prompt" else "mitigation", sent.get("other"))
-    if kind == "mitigation":
-        mitigation = mitigations.mitigation(text)
-        if any(rewrites(part, "sequence") for part in mitigations.parts(mitigation)):
-            raise InputError(
-                f"{mitigations.label(mitigation)} changes the items of a task's sequence, and a "
-                "text does not say what its items are: choose a mitigation of the whole prompt "
-                "or of the forward pass, or type the changed text as a second prompt"
-            )
-        checked_text("prompt under the mitigation", mitigations.rewrite(mitigation, prompt))
-    return kind, text

@@ -3,8 +3,8 @@ needed.
 
 `errors`: the one that a user can cause. `arguments`: those of a call, held against its annotations.
 `whole_numbers`: lengths, seeds and counts, also as users write them. `names`: those of a list.
-`progress`: how a long run is told. `memory`: how much is free. `out_of_memory`: how much is
-computed at a time, and less of it where memory ran out. `pooling`: long prompts in few cells.
+`progress`: how a long run is told. `memory`: how much is free, and how much is computed at a
+time: less where it ran out. `pooling`: long prompts in few cells.
 `words`: how sentences write numbers.
 """
 

@@ -1,54 +1,53 @@
-"""How much memory this process can still have: of the machine's, and of the control groups that it
-is in.
+"""How much memory this process can still have, and what is done where it runs out: tried again in
+smaller chunks, then refused in one line; on a CPU or a GPU.
 
 In a container or under a batch system the machine's own figure is the host's: who believes it is
-killed.
+killed. A chunk never decides what is computed: numbers differ by the rounding of sums in another
+order.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import psutil
+
+from ostools.ground.errors import InsufficientMemoryError, in_words
 
 if TYPE_CHECKING:
     import torch
 
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 _PROC, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
+_SHARE: ContextVar[float | None] = ContextVar("share", default=None)
 
-@dataclass(frozen=True)
-class Free:
-    """Bytes, at least 0, and what sets them, in words."""
+_SHARES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+"""The shares of a chunk in which a measurement is tried."""
 
-    bytes: int
-    of: str
-
-    def __str__(self) -> str:
-        return f"{self.bytes / 2**30:.2f} GiB free {self.of}"
+# What torch's and safetensors' allocators write, and C++ where nobody caught it.
+_MESSAGES = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "alloc_failed")
 
 
-def available_memory(device: torch.device) -> int:
-    """Bytes that this process can still have on the device now."""
-    if device.type != "cuda":
-        return free_memory().bytes
+def available_memory(device: torch.device | None = None) -> int:
+    """Bytes that this process can still have now: on a GPU, or (None too) in the least that the
+    machine and the control groups that it is in leave.
+    """
+    if device is None or device.type != "cuda":
+        return min([psutil.virtual_memory().available, *cgroup_limits()])
     import torch
 
     return torch.cuda.mem_get_info(device)[0]
-
-
-def free_memory() -> Free:
-    """The least that anything leaves: the machine, or a control group that this process is in."""
-    machine = Free(psutil.virtual_memory().available, "on this machine")
-    return min([machine, *cgroup_limits()], key=lambda limit: limit.bytes)
 
 
 def return_freed_memory() -> None:
@@ -77,7 +76,7 @@ def collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[Free]:
+def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[int]:
     """What the limit of each control group (v2) above this process leaves; a limit of one further
     up counts too.
 
@@ -93,9 +92,7 @@ def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[Free
             used = int((group / "memory.current").read_text())
             lines = (group / "memory.stat").read_text().splitlines()
             cached = int(dict(line.split() for line in lines).get("inactive_file", 0))
-            yield Free(
-                max(most - used + cached, 0), "in this control group (container or batch job)"
-            )
+            yield max(most - used + cached, 0)
 
 
 def keep_freed_memory() -> None:
@@ -106,3 +103,81 @@ def keep_freed_memory() -> None:
     on it.
     """
     bytearray(31 << 20)
+
+
+def chunk(full: int) -> int:
+    """`full` items or bytes at a time; the share of it that `smaller_chunks` leaves, and at least
+    1.
+    """
+    return max(1, int(full * (_SHARE.get() or 1.0)))
+
+
+@contextmanager
+def smaller_chunks(share: float) -> Iterator[None]:
+    """Within the block every chunk is that share of its size, 0 < share <= 1."""
+    token = _SHARE.set(share)
+    try:
+        yield
+    finally:
+        _SHARE.reset(token)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, or was forecast to: by the error, or by what it was made of."""
+    import torch  # whoever runs out of memory has it
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError | torch.OutOfMemoryError | InsufficientMemoryError):
+            return True
+        # Not in our own words: they may quote a prompt or a file.
+        if isinstance(cause, RuntimeError | OSError) and any(
+            words in str(cause).lower() for words in _MESSAGES
+        ):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def in_smaller_chunks(
+    measurement: Callable[Parameters, Returned],
+) -> Callable[Parameters, Returned]:
+    """The measurement, tried again in chunks half as large where memory runs out, down to a
+    sixteenth.
+
+    Then `InsufficientMemoryError`, with what is free. Inside another such measurement that one
+    decides.
+    """
+
+    @functools.wraps(measurement)
+    def fitted(*args: Parameters.args, **options: Parameters.kwargs) -> Returned:
+        if _SHARE.get() is not None:  # who entered a block of `smaller_chunks` deals with it
+            return measurement(*args, **options)
+        import torch
+
+        # Arguments are read more than once: an iterator as a list.
+        places = [_listed(value) for value in args]
+        keywords = {name: _listed(value) for name, value in options.items()}
+        reason = ""
+        for share in _SHARES:
+            try:
+                with smaller_chunks(share):
+                    return measurement(*places, **keywords)  # pyright: ignore[reportCallIssue]
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = in_words(error)
+            # Behind the handler: until then the error's traceback holds what did not fit.
+            gc.collect()
+            torch.cuda.empty_cache()
+        raise InsufficientMemoryError(
+            f"out of memory: {measurement.__name__} does not fit, even in chunks of a sixteenth; "
+            f"{available_memory() / 2**30:.2f} GiB free ({reason}): shorten the prompt or take "
+            "shorter lengths, load the model in bfloat16, or free memory"
+        )
+
+    return fitted
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, Iterator) else value

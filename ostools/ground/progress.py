@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from math import gcd
+from datetime import timedelta
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -24,6 +24,7 @@ _DELAY = 2.0  # seconds: what is done sooner needs no bar
 LONG = 60.0
 """Seconds. Where no bar is drawn, a work that takes longer says where it is, once in as many."""
 FIRST_ESTIMATE = 5.0  # seconds after which what is done says how long the rest takes
+_PARTS = 1000  # of a whole, in which its parts are told
 _this_thread = threading.local()
 
 
@@ -59,40 +60,33 @@ def watched(name: str, counts_steps: bool = True) -> Iterator[Progress]:
 class LogLines:
     """How a long work tells into a log where it is: to call it with steps is to tell its progress.
 
-    The first line is said as soon as what is done after 5 seconds lets expect more than a minute in
-    all, and after a minute at the latest; from then on one a minute. What is left is expected to go
-    as what is done.
+    It says a line after 5 seconds, and then once a minute, as long as what is done lets expect more
+    than a minute in all. What is left is expected to go as what is done.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._start, self._next = say, time.monotonic(), LONG
+        self._say, self._start, self._next = say, time.monotonic(), FIRST_ESTIMATE
 
     def __call__(self, steps_done: int, total: int) -> None:
-        seconds, share = time.monotonic() - self._start, steps_done / max(total, 1)
-        is_long = seconds >= FIRST_ESTIMATE and seconds * total > LONG * steps_done > 0
-        if seconds >= self._next or (is_long and self._next == LONG):
+        seconds = time.monotonic() - self._start
+        if seconds < self._next or not steps_done:
+            return
+        left = seconds * (total - steps_done) / steps_done
+        if seconds + left > LONG:
             self._next = seconds + LONG
-            steps = "" if total == 100 else f"{steps_done} of {total}"
-            part = getattr(_this_thread, "part", "") or steps
-            progress = f"{share:.0%} done after {in_time(seconds)}"
-            remainder = ""
-            # Not in the last tenth: a last step that is slower than the others would be "1 s" for
-            # minutes.
-            if 0 < steps_done <= 0.9 * total:
-                remainder = f"about {in_time(seconds * (total - steps_done) / steps_done)} left"
-            self._say(", ".join(filter(None, (part, progress, remainder))))
+            part = getattr(_this_thread, "part", "")
+            done = f"{steps_done / total:.0%} done after {in_time(seconds)}"
+            self._say(f"{part}{done}, about {in_time(left)} left")
 
 
 def name_part(words: str) -> None:
     """Say in words which part of this thread's work is under way, for the lines of `LogLines`."""
-    _this_thread.part = words
+    _this_thread.part = f"{words}, " if words else ""
 
 
 def in_time(seconds: float) -> str:
-    """Seconds in words."""
-    if seconds < 100:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    """Hours, minutes and seconds, such as 0:05:10."""
+    return str(timedelta(seconds=round(seconds)))
 
 
 @contextmanager
@@ -105,12 +99,8 @@ def bar(description: str) -> Iterator[Progress]:
         return
     from tqdm import tqdm
 
-    with tqdm(
-        desc=description,
-        delay=_DELAY,
-        leave=False,
-        bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left",
-    ) as tqdm_bar:
+    form = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
+    with tqdm(desc=description, delay=_DELAY, leave=False, bar_format=form) as tqdm_bar:
 
         def update(steps_done: int, total: int) -> None:
             tqdm_bar.total = total
@@ -132,34 +122,23 @@ def tell(progress: Progress | None, steps_done: int, total: int) -> None:
         progress(steps_done, total)
 
 
-def part_of(
-    progress: Progress | None, start: int, end: int, shares: int, units: int | None = None
-) -> Progress | None:
-    """The progress of one part, which is told as that of the whole: it runs from `start` to `end`
-    of `shares` shares.
-
-    The whole is counted in the part's own steps, so that parts have to have their steps in
-    proportion to their shares; where they have not, in so many `units` (100: percent), of which
-    those that are complete are told.
+def part_of(progress: Progress | None, start: int, end: int, shares: int) -> Progress | None:
+    """The progress of one part, which is told as that of the whole, in thousandths: it runs from
+    `start` to `end` of `shares` shares.
     """
     if not callable(progress):
         return None
 
     def scaled_progress(steps_done: int, total: int) -> None:
         steps = max(total, 1)
-        at, of = start * steps + (end - start) * steps_done, shares * steps
-        if units is None:
-            fine = gcd(end - start, steps)
-            progress(at // fine, of // fine)
-        else:
-            progress(at * units // of, units)
+        progress((start * steps + (end - start) * steps_done) * _PARTS // (shares * steps), _PARTS)
 
     return scaled_progress
 
 
 def with_progress(
-    items: Collection[Item], progress: Progress | None, units: int | None = 100
+    items: Collection[Item], progress: Progress | None
 ) -> Iterator[tuple[Item, Progress | None]]:
     """Go through the items, each with the progress of its own part (`part_of`)."""
     for index, item in enumerate(items):
-        yield item, part_of(progress, index, index + 1, len(items), units)
+        yield item, part_of(progress, index, index + 1, len(items))

@@ -30,26 +30,24 @@ def whole_numbers(what: str, values: object, least: int = 0, most: int = _LAST_S
     numbers = list(values) if isinstance(values, Iterable) and not is_one else [values]
     if not numbers:
         raise InputError(f"{what}: expected whole numbers of at least {least}, found none")
-    checked = [_check(f"{what}: ", n, "whole numbers", least, most) for n in numbers]
+    checked = [whole_number(what, n, least, most, "whole numbers") for n in numbers]
     return list(dict.fromkeys(checked))
 
 
-def whole_number(what: str, value: object, least: int = 0, most: int = _LARGEST) -> int:
+def whole_number(
+    what: str, value: object, least: int = 0, most: int = _LARGEST, noun: str = "a whole number"
+) -> int:
     """One such number."""
-    return _check(f"{what}: ", value, "a whole number", least, most)
+    if not is_whole(value) or not least <= value <= most:
+        bound = f"at most {most:,}" if is_whole(value) and value > most else f"at least {least}"
+        name = f"{what}: " if what else ""
+        raise InputError(f"{name}expected {noun} of {bound}, found {short_repr(value)}")
+    return int(value)
 
 
 def at_least(least: int) -> Callable[[object], int]:
     """The reader of an annotation (`ground.arguments`) that takes whole numbers from `least` on."""
-    return partial(_check, "", noun="a whole number", least=least, most=_LARGEST)
-
-
-def _check(before: str, value: object, noun: str, least: int, most: int) -> int:
-    """The number; an `InputError` that begins with `before` for any other value."""
-    if not is_whole(value) or not least <= value <= most:
-        bound = f"at most {most:,}" if is_whole(value) and value > most else f"at least {least}"
-        raise InputError(f"{before}expected {noun} of {bound}, found {short_repr(value)}")
-    return int(value)
+    return partial(whole_number, "", least=least)
 
 
 def checked_lengths(lengths: object) -> list[int]:
@@ -90,13 +88,10 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
 
 def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
     """Whole numbers in ascending order, in groups of those that follow each other."""
-    runs: list[list[int]] = []
-    for n in lengths:
-        if runs and n == runs[-1][-1] + 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return runs
+    import numpy as np  # not at the start of every command
+
+    ends = np.flatnonzero(np.diff(lengths) != 1) + 1
+    return [run.tolist() for run in np.split(np.asarray(lengths), ends) if run.size]
 
 
 Seed = Annotated[int, at_least(0)]

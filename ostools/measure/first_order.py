@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ostools.measure.bounds.variants import Belief, judged
+from ostools.measure.bounds.variants import judged
 from ostools.results import Frame
 from ostools.theory.profiles import rank_correlation
 
@@ -52,10 +52,18 @@ def first_order_agreement(
     """
     changed = real != 0
     factor = predicted[changed] / real[changed]
-    verdict = _belief(real, predicted)
+    order = np.abs(real).argsort()[::-1]
+    greatest = order[: min(GREATEST, np.count_nonzero(real))]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = predicted[greatest] / real[greatest]
+        log_ratios = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
+    off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
+    size = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
+    rank = rank_correlation(real, predicted)
+    verdict = judged(rank, off, f"{len(real)} parts", len(real), size=size)
     return {
         "parts": len(real),
-        "spearman": rank_correlation(real, predicted),
+        "spearman": rank,
         "moved": int(changed.sum()),
         "same_sign": (factor > 0).mean() if len(factor) else np.nan,
         "within_factor_2": ((factor >= 0.5) & (factor <= 2)).mean() if len(factor) else np.nan,
@@ -64,17 +72,3 @@ def first_order_agreement(
         "largest": str(names[int(np.abs(real).argmax())]),
         "largest_predicted": str(names[int(np.abs(predicted).argmax())]),
     }
-
-
-def _belief(real: Effects, predicted: Effects) -> Belief:
-    """Verdict on the first-order effects of one quantity on one prompt."""
-    order = np.abs(real).argsort()[::-1]
-    greatest = order[: min(GREATEST, np.count_nonzero(real))]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = predicted[greatest] / real[greatest]
-        log_ratios = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
-    off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
-    words = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
-    return judged(
-        rank_correlation(real, predicted), off, f"{len(real)} parts", len(real), size=words
-    )

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from ostools import hooks
 from ostools.ground import InputError, TransformerBridge
 from ostools.ground.arguments import checked_arguments, full_signature, read_argument
-from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.memory import in_smaller_chunks
 from ostools.ground.progress import outermost, watched
 from ostools.measure.position import require_question
-from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded
+from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, require_layers
 from ostools.measure.task_prompt import require_seeds
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.describe import checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
 
@@ -83,14 +82,18 @@ RECORDS: dict[str, MeasurementRecord] = {}
 
 
 def refuse_arguments(
-    function: Callable[..., object], arguments: Mapping[str, object], prompts: Sequence[object] = ()
+    function: Callable[..., object],
+    arguments: Mapping[str, object],
+    prompts: Sequence[object] = (),
+    **of_the_model: object,
 ) -> None:
     """Refuse what a call would refuse before it looks at its model: arguments that the annotations
     do not allow, and those that do not go together. Those that are left out are at their defaults,
     and the names that the function has not are passed over.
 
     prompts: of the call, each a text, a task's question, or anything else of which no text is
-    known.
+    known. of_the_model: what is known of the model before it is loaded, such as `n_layers`, for the
+    checks that ask for it.
     """
     parameters = full_signature(function).parameters.values()
     values = {
@@ -105,9 +108,14 @@ def refuse_arguments(
         for parameter in parameters
         if parameter.name in arguments
     }
-    values |= {name: list(prompts) for name in ("prompt", "prompts") if prompts}
+    values |= {name: list(prompts) for name in ("prompt", "prompts") if prompts} | of_the_model
     record = RECORDS.get(function.__name__)
-    for check in (require_question, require_seeds, *(record.checks if record else ())):
+    for check in (
+        require_question,
+        require_seeds,
+        require_layers,
+        *(record.checks if record else ()),
+    ):
         names = inspect.signature(check).parameters.keys()
         if names <= values.keys():
             check(**{name: values[name] for name in names})
@@ -182,7 +190,6 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
                 stack.enter_context(hooks.locked(models[key]))
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
-            stack.enter_context(checked_once())
             if "encoding" in call.arguments:
                 _encode_prompts(call)
             if stack.enter_context(outermost()) and call.arguments.get("progress") in (None, True):

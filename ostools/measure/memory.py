@@ -25,13 +25,13 @@ from typing import Any
 from ostools import tasks
 from ostools.ground import InputError
 from ostools.ground.arguments import full_signature
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.answers.probability import spare
-from ostools.measure.jacobian.memory import sensitivity_bytes
+from ostools.measure.jacobian.linearisation_run import memory_plan
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import RECORDS, Kind
+from ostools.measure.passes.batches import TOKENS
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.passes.trees import TOKENS
 from ostools.measure.task_prompt import FEW_SHOT, Elicitation
 from ostools.measure.unloaded import LongestPrompt, Unloaded
 from ostools.mitigations import Mitigation
@@ -91,7 +91,7 @@ def blocks_bytes(shape: Shape, pos: int, variants: Iterable[str]) -> int:
         blocks = min(window, shape.n_layers)
         total += element * blocks * squares + (blocks + 8) * pos * square
     has_form = any(not name.startswith(("local", "windowed")) for name in names)
-    return max(total, sensitivity_bytes(full, pos, method="sketch") if has_form else 0)
+    return max(total, memory_plan(full, pos, method="sketch").peak if has_form else 0)
 
 
 def logits_bytes(shape: Shape, pos: int, pairs: int, dtypes: int, layers: int = 1) -> int:
@@ -193,7 +193,7 @@ def _rows(call: _SizedCall) -> int:
     cotangents, rows = get("cotangents", COTANGENTS), None
     if "most" in call.arguments:  # tracks of hops
         rows = (call.arguments["most"] + 2) * cotangents
-    return sensitivity_bytes(
+    return memory_plan(
         in_full(call.model.shape),
         pos,
         layers=call.model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
@@ -201,7 +201,7 @@ def _rows(call: _SizedCall) -> int:
         cotangents=cotangents,
         rows=1 if "logit" in call.arguments else rows,
         max_memory=call.model.limit,
-    )
+    ).peak
 
 
 def _patterns(call: _SizedCall) -> int:

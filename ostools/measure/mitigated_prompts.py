@@ -71,37 +71,19 @@ class MitigatedPrompts:
         """`position`: where the questions among the prompts are read.
 
         Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of
-        the text where only tokens are given, for a part that neither rewrites the text nor has
-        hooks, and for a position that a prompt does not have; `MitigationError` for an unknown
-        mitigation."""
+        the text where only tokens are given, and for a position that a prompt does not have;
+        `MitigationError` for an unknown mitigation."""
         acting = mitigations.optional(mitigation)
         if not prompts:
             raise InputError("expected at least one prompt, found an empty list")
         encoded, silent, questions = [], [], []
-        for prompt in prompts:
-            read = None
-            if isinstance(prompt, Question):
-                task_prompt, silent_parts = pose(model, prompt, acting)
-                read = read_at(model, task_prompt, checked_position(position))
-                encoded.append(read.prompt(model))
-            elif isinstance(prompt, str | Prompt):
-                require_question([prompt], position)
-                text, silent_parts = rewritten(what, model, prompt, acting)
-                with prompt_named(prompts, len(encoded)):
-                    encoded.append(as_prompt(model, text))
-            else:
-                raise InputError(
-                    f"expected a text, a Prompt or a task's question, found {type(prompt).__name__}"
-                    "; for token ids use ost.Prompt.from_ids(model, ids)"
-                )
-            questions.append(read)
+        for index, given in enumerate(prompts):
+            with prompt_named(prompts, index):
+                prompt, silent_parts, read = _encoded(what, model, given, acting, position)
+            encoded.append(prompt)
             silent.append(silent_parts)
-        mitigated = cls(what, acting, tuple(encoded), tuple(silent), tuple(questions))
-        for number, silent_parts in enumerate(silent):
-            for part in silent_parts:
-                if not changes_pass(part):
-                    raise mitigated._inactive(part, number, "its text")
-        return mitigated
+            questions.append(read)
+        return cls(what, acting, tuple(encoded), tuple(silent), tuple(questions))
 
     @classmethod
     def of_rewritten(
@@ -119,8 +101,8 @@ class MitigatedPrompts:
 
     @property
     def prompt(self) -> Prompt:
-        (prompt,) = self.prompts
-        return prompt
+        """The prompt of a measurement of one."""
+        return self.prompts[0]
 
     @property
     def provenance_entry(self) -> dict[str, object]:
@@ -153,46 +135,49 @@ class MitigatedPrompts:
         """
         if self.mitigation is None:
             return
-        for number, (prompt, silent_parts) in enumerate(
-            zip(self.prompts, self.silent, strict=True)
-        ):
-            if silent_parts != (self.mitigation,):  # else it is verified while it is tried
+        for number, prompt in enumerate(self.prompts):
+            if self.silent[number] != (self.mitigation,):  # else it is verified while it is tried
                 with torch.no_grad(), mitigations.running(work, self.mitigation):
                     work(prompt.ids[None].to(next(work.parameters()).device), use_cache=False)
-            for part in silent_parts:
+            for part in self.silent[number]:
                 if not acts(work, part, prompt.ids):
-                    unchanged = (
-                        f"its text, nor a logit in {_dtype_name(work)}, in which it is measured"
+                    count = len(self.prompts)
+                    which = f"prompt {number + 1} of {count}" if count > 1 else "this prompt"
+                    raise InactiveMitigationError(
+                        f"{self.what}: expected a mitigation that changes {which}, found that "
+                        f"{label(part)} does not change its text, nor a logit in "
+                        f"{_dtype_name(work)}, in which it is measured: leave it out, or choose "
+                        "one that acts here"
                     )
-                    raise self._inactive(part, number, unchanged)
-
-    def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
-        count = len(self.prompts)
-        which = f"prompt {number + 1} of {count}" if count > 1 else "this prompt"
-        return InactiveMitigationError(
-            f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} "
-            f"does not change {of}: leave it out, or choose one that acts here"
-        )
 
 
-def rewritten(
+def _encoded(
     what: str,
     model: TransformerBridge,
-    prompt: str | Prompt,
+    given: object,
     mitigation: Mitigation | None,
-    task: str = QUESTIONS,
-) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
-    """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a
-    chat the user's message is rewritten."""
-    before = prompt if isinstance(prompt, str) else prompt.text
-    if isinstance(prompt, Prompt) and before is not None and prompt.chat is not None:
-        before = before[slice(*prompt.chat.message)]
-    text, silent = rewritten_text(what, before, mitigation, task)
-    if text is None or text == before:
-        return prompt, silent
-    if isinstance(prompt, Prompt):
-        return encode(model, text, **encoding_of(prompt)), silent
-    return text, silent
+    position: str | None,
+) -> tuple[Prompt, tuple[Mitigation, ...], ReadPrompt | None]:
+    """A prompt in tokens as the mitigation rewrites it, the parts that left it as it was, and, of a
+    task's question, where it is read. Of a chat the user's message is rewritten."""
+    if isinstance(given, Question):
+        task_prompt, silent = pose(model, given, mitigation)
+        read = read_at(model, task_prompt, checked_position(position))
+        return read.prompt(model), silent, read
+    if not isinstance(given, str | Prompt):
+        raise InputError(
+            f"expected a text, a Prompt or a task's question, found {type(given).__name__}; for "
+            "token ids use ost.Prompt.from_ids(model, ids)"
+        )
+    require_question([given], position)
+    text = given if isinstance(given, str) else given.text
+    if isinstance(given, Prompt) and text is not None and given.chat is not None:
+        text = text[slice(*given.chat.message)]
+    rewritten, silent = rewritten_text(what, text, mitigation)
+    if rewritten is None or rewritten == text:
+        return as_prompt(model, given), silent, None
+    encoding = encoding_of(given) if isinstance(given, Prompt) else EncodingOptions()
+    return encode(model, rewritten, **encoding), silent, None
 
 
 def rewritten_text(

@@ -88,6 +88,12 @@ def layers_up_to(last: int, layers: Literal["all"] | Iterable[int]) -> tuple[int
     return tuple(sorted(set(map(int, layer_list))))
 
 
+def require_layers(n_layers: int, layers: Literal["all"] | Iterable[int] | None) -> None:
+    """Refuse layers that a model of so many has not; None: the measurement's own."""
+    if layers is not None:
+        layers_up_to(n_layers, layers)
+
+
 def token_columns(prompt: Prompt) -> pd.DataFrame:
     """One row a token: position (from 0), token_id, token (as text, for display), origin (one of
     `models.ORIGINS`; missing where that is not known)."""

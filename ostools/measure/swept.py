@@ -39,11 +39,6 @@ from ostools.tasks import PairsOfIds
 
 Rows: TypeAlias = tuple[Frame, Provenance]
 """What a cell gave: its rows, each with its length, and what they come from."""
-SEQUENCES = "sequences"
-"""The option of a measurement that draws so many sequences of every length; those of seed s begin
-at s times as many.
-"""
-
 READ_POSITION: dict[str, object] = {"position": (Position | None, None)}
 """The option that says where a task's prompts are read."""
 
@@ -115,15 +110,6 @@ class Cell:
         make = typed if self.typed else mitigations.mitigation
         return None if self.mitigation == NONE else make(self.mitigation)
 
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds of the prompts: of `sequences` so many, one where the task draws nothing."""
-        if (count := self.arguments.get(SEQUENCES)) is None:
-            return [self.seed]
-        if not tasks.task(self.task).random:
-            return [0]
-        return list(range(self.seed * count, (self.seed + 1) * count))
-
     def __str__(self) -> str:
         mitigation_words = "" if self.mitigation == NONE else f" under {self.mitigation}"
         ends = dict.fromkeys((self.lengths[0], self.lengths[-1]))
@@ -144,13 +130,10 @@ class Swept:
         of the sweep's own.
     check: raises `InputError` for options that do not go together.
     draws: what the numbers are drawn by, beside what the task draws by the seed: of the options.
-    fixed: arguments that a sweep always gives.
     rows: the rows of a result, each with its length.
     measure: the rows of a cell, where one call of the function does not make them.
     casts: it casts a float32 model itself, to dtypes too (bfloat16-kv) that no model can be loaded
         in.
-    depends_on_lengths: a row depends on which other lengths were asked: cells at other lengths are
-        never of one table.
     of_texts: the result of stored rows of several texts (column `text`); None where a sweep cannot
         ask it of texts.
     """
@@ -159,11 +142,9 @@ class Swept:
     options: Mapping[str, object] = field(default_factory=dict)
     check: Callable[[Any], None] = lambda options: None
     draws: Callable[[Any], Literal["by seed", "by sample"] | None] = lambda options: None
-    fixed: Mapping[str, object] = field(default_factory=dict)
     rows: Callable[[Any, Cell], Frame] = lambda result, cell: result.frame
     measure: Callable[[TransformerBridge, Cell], Rows] | None = None
     casts: bool = False
-    depends_on_lengths: bool = False
     of_texts: Callable[[Frame, Provenance], Result] | None = None
 
     def measured(self, function: Callable[..., Any], model: TransformerBridge, cell: Cell) -> Rows:
@@ -172,8 +153,7 @@ class Swept:
         """
         if self.measure is not None:
             return self.measure(model, cell)
-        options, names = {**cell.arguments, **self.fixed}, inspect.signature(function).parameters
-        options.pop(SEQUENCES, None)
+        options, names = cell.arguments, inspect.signature(function).parameters
         if self.casts:
             options["dtypes"] = [cell.dtype]
         if "seed" in names:
@@ -183,7 +163,7 @@ class Swept:
         if cell.text is not None:
             return self._of_text(function, model, cell, cell.text, options)
         if "lengths" in names:
-            options |= {"lengths": cell.lengths, "seeds": cell.seeds}
+            options |= {"lengths": cell.lengths, "seeds": [cell.seed]}
             result = function(model, cell.task, mitigation=cell.mitigated, **options)
             return self.rows(result, cell), result.provenance
         return _each_prompt(function, model, cell, options)

@@ -15,7 +15,7 @@ one that is asked; a mitigation rewrites them too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack, get_args
 
@@ -29,8 +29,6 @@ from ostools.models.tokens import offsets, tokenizer_of
 from ostools.tasks import CollapseTask, Question, Task
 from ostools.tasks.base import seeds_of
 from ostools.tasks.questions import question
-
-Span = tuple[int, int]
 
 THINKING_MARK = "<think>"
 """With this at its end a template has begun the model's thoughts."""
@@ -154,14 +152,13 @@ def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tupl
     if not carrier_items:
         raise InputError(
             f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no "
-            "item carries the answer "
-            f"{task_prompt.key!r}; choose another length or seed"
+            f"item carries the answer {task_prompt.key!r}; choose another length or seed"
         )
-    spans = [span for copy in _spans(task_prompt) for item, span in copy if item in carrier_items]
+    item_by_place, _ = _items_in_text(task_prompt)
     return tuple(
-        place
-        for place, (start, end) in enumerate(offsets(model, task_prompt.prompt))
-        if any(start < high and end > low for low, high in spans)
+        position
+        for position, (start, end) in enumerate(offsets(model, task_prompt.prompt))
+        if any(item_by_place.get(place) in carrier_items for place in range(start, end))
     )
 
 
@@ -173,19 +170,14 @@ def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[in
     twice, or a tokenizer that does not say which characters its tokens come from.
     """
     try:
-        copies, places = _spans(task_prompt), offsets(model, task_prompt.prompt)
+        (item_by_place, copies), spans = (
+            _items_in_text(task_prompt),
+            offsets(model, task_prompt.prompt),
+        )
     except InputError:
-        copies, places = [], []
-    if len(copies) != 1:
         return [None] * task_prompt.tokens
-    owner: dict[int, int] = {}
-    for item, (low, high) in copies[0]:
-        if item is not None:
-            owner |= dict.fromkeys(range(low, high), item)
-    return [
-        next((owner[place] for place in range(start, end) if place in owner), None)
-        for start, end in places
-    ]
+    items = [[item_by_place.get(place) for place in range(*span)] for span in spans]
+    return [next((i for i in held if i is not None and copies == 1), None) for held in items]
 
 
 def last_item_position(model: TransformerBridge, task_prompt: TaskPrompt) -> int:
@@ -196,10 +188,10 @@ def last_item_position(model: TransformerBridge, task_prompt: TaskPrompt) -> int
     characters of what stands after the sequence too, and for a tokenizer that does not say which
     characters its tokens come from.
     """
-    _, (low, high) = _spans(task_prompt)[-1][-1]
-    places = offsets(model, task_prompt.prompt)
-    position = max(place for place, (start, end) in enumerate(places) if start < high and end > low)
-    if places[position][1] > high:
+    last = max(_items_in_text(task_prompt)[0])
+    spans = offsets(model, task_prompt.prompt)
+    position = max(index for index, (start, end) in enumerate(spans) if start <= last < end)
+    if spans[position][1] > last + 1:
         raise InputError(
             f"{task_prompt.task.name}: expected the sequence to end with a token, found "
             f"{task_prompt.prompt.tokens[position]!r}, which this tokenizer makes of its last item "
@@ -208,71 +200,56 @@ def last_item_position(model: TransformerBridge, task_prompt: TaskPrompt) -> int
     return position
 
 
-def _copies(task_prompt: TaskPrompt) -> list[int]:
-    """Offsets at which the sequence begins in the encoded text, after the task's own words."""
-    prompt_text = task_prompt.asked_text
-    before, sequence, after = task_prompt.task.parts(task_prompt.pieces)
+def _items_in_text(task_prompt: TaskPrompt) -> tuple[dict[int, int | None], int]:
+    """Of each character of the sequence, by its place in the encoded text, the item that it is of
+    (None: it was inserted); and how many copies of the sequence stand there.
+
+    Raises `InputError` where the prompt no longer holds the task's sequence.
+    """
+    text, task = task_prompt.asked_text, task_prompt.task
+    before, sequence, after = task.parts(task_prompt.pieces)
     # A chat template may strip a message's ends; the words next to the sequence stay.
     anchored = before.lstrip() + sequence + (after[:8].rstrip() if after.strip() else "")
     chat = task_prompt.prompt.chat
     begin = 0 if chat is None else chat.message[0]  # a system prompt may say the same
-    matches = re.finditer(re.escape(anchored), prompt_text[begin:])
-    starts = [begin + match.start() + len(before.lstrip()) for match in matches]
-    if not starts:
+    matches = list(re.compile(re.escape(anchored)).finditer(text, begin))
+    if not matches:
         raise InputError(
-            f"{task_prompt.task.name}: expected the task's sequence in the prompt as the task "
-            "writes it, found it rewritten; "
-            "which tokens carry the answer is not known"
+            f"{task.name}: expected the task's sequence in the prompt as the task writes it, found "
+            "it rewritten; which tokens carry the answer is not known"
         )
-    return starts
-
-
-def _spans(task_prompt: TaskPrompt) -> list[list[tuple[int | None, Span]]]:
-    """The pieces of each copy of the sequence: which item a piece is (None: inserted), and where it
-    stands in the encoded text.
-    """
-    return [list(_pieces(task_prompt, start)) for start in _copies(task_prompt)]
-
-
-def _pieces(task_prompt: TaskPrompt, start: int) -> Iterator[tuple[int | None, Span]]:
-    items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
-    prompt_text, at, index = task_prompt.asked_text, start, 0
-    for rank, piece in enumerate(task_prompt.pieces):
-        # Blanks around a bar may be the next item's: the bar parts the items without them.
-        written_piece = piece.strip() if isinstance(piece, Bar) else piece
-        low = prompt_text.index(written_piece, at)
-        at = low + len(written_piece)
-        # Inserted text may look like an item. The items stand in their order, the last one at the
-        # end.
-        last = index == len(items) - 1
-        is_item = (
-            index < len(items)
-            and piece == items[index]
-            and (not last or rank == len(task_prompt.pieces) - 1)
-        )
-        yield (index if is_item else None), (low, at)
-        index += is_item
+    pieces, items = task_prompt.pieces, task.items(task_prompt.length, task_prompt.seed)
+    item_by_place: dict[int, int | None] = {}
+    for match in matches:
+        end, index = match.start() + len(before.lstrip()), 0
+        for rank, piece in enumerate(pieces):
+            # Blanks around a bar may be the next item's: the bar parts the items without them.
+            written_piece = piece.strip() if isinstance(piece, Bar) else piece
+            start = text.index(written_piece, end)
+            end = start + len(written_piece)
+            # Inserted text may look like an item. The items stand in their order, the last one at
+            # the end.
+            could_be = rank == len(pieces) - 1 if index == len(items) - 1 else index < len(items)
+            is_item = could_be and piece == items[index]
+            item_by_place |= dict.fromkeys(range(start, end), index if is_item else None)
+            index += is_item
+    return item_by_place, len(matches)
 
 
 def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt) -> None:
     """Refuse a token that holds characters of inserted text and of an item at once: what was merged
     separates nothing.
     """
-    inserted: dict[int, bool] = {}
-    for copy in _spans(task_prompt):
-        for item, (low, high) in copy:
-            inserted |= dict.fromkeys(range(low, high), item is None)
+    item_by_place, _ = _items_in_text(task_prompt)
     for (start, end), token in zip(
         offsets(model, task_prompt.prompt), task_prompt.prompt.tokens, strict=True
     ):
-        if {inserted[position] for position in range(start, end) if position in inserted} == {
-            True,
-            False,
-        }:
+        held = [item_by_place[place] for place in range(start, end) if place in item_by_place]
+        if None in held and set(held) != {None}:
             raise InputError(
                 f"{task_prompt.task.name}: expected inserted text in tokens of its own, found "
-                f"{token!r}, which this "
-                "tokenizer makes of an item and of inserted text together: use another separator"
+                f"{token!r}, which this tokenizer makes of an item and of inserted text together: "
+                "use another separator"
             )
 
 

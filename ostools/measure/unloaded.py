@@ -9,6 +9,7 @@ Cost: reading a configuration and a tokenizer, once a model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,8 +23,7 @@ from ostools.mitigations import Mitigation, optional
 from ostools.models import EncodingOptions
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_dtypes
-from ostools.models.files.config import check_config, quiet, read_config
-from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
+from ostools.models.files.config import check_config, quiet, read_config, read_tokenizer
 from ostools.models.shape import Shape
 from ostools.models.tokens import count_tokens, prompt_ids, require_chat, required
 from ostools.tasks import CollapseTask, Task
@@ -93,7 +93,7 @@ class Unloaded:
         is_short = most <= min(_SHORT, self.shape.context) and not self.encoding.get("chat")
         if is_short and self.source.has_large_tokenizer:
             return most
-        return count_tokens(self._tokenizer(self.encoding.get("chat")), prompt, **self.encoding)
+        return count_tokens(self._tokenizer(), prompt, **self.encoding)
 
     def longest(
         self,
@@ -110,7 +110,7 @@ class Unloaded:
         form = tasks.pairs_or_task(task) if isinstance(task, str) else task
         length, mitigation_object = max(lengths), optional(mitigation)
         if not isinstance(form, Task):
-            pair_list = form.pairs(_Encoder(_tokenizer(self.source, False)), [length], seed)
+            pair_list = form.pairs(_Encoder(_tokenizer(self.source)), [length], seed)
             return LongestPrompt(max(len(pair.extended) for pair in pair_list))
         tokenizer = self._tokenizer()
         if elicitation is not None:
@@ -118,7 +118,6 @@ class Unloaded:
         if encoding.get("chat") is None:
             encoding |= {"chat": bool(tokenizer.chat_template)}
         require_chat(**encoding)
-        tokenizer = self._tokenizer(encoding.get("chat"))
         task_question = question(form, length, seed=seed, mitigation=mitigation_object)
         text, line = task_question.text, task_question.line
         if elicitation == FEW_SHOT:
@@ -137,11 +136,9 @@ class Unloaded:
         trained = self.source.trained_lengths
         return elicitation_for(tasks.task(task), self._tokenizer(), trained, elicitation, chat)
 
-    def _tokenizer(self, chat: bool | None = None) -> Any:
-        """The tokenizer, of plain texts alone unless a `chat` is to be put into its template;
-        `InputError` for none.
-        """
-        return required(_tokenizer(self.source, bool(chat)))
+    def _tokenizer(self) -> Any:
+        """The tokenizer; `InputError` for none."""
+        return required(_tokenizer(self.source))
 
     @property
     def _weights(self) -> tuple[int, int]:
@@ -149,8 +146,9 @@ class Unloaded:
         if not self.source.has_weights:
             return self.shape.parameters, 0
         tensors = self.source.weights.values()
-        sizes = sorted(tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2) for tensor in tensors)
-        return sum(tensor.count for tensor in tensors), sum(sizes[-2:])
+        counts = [(math.prod(tensor.get_shape()), tensor.get_dtype()) for tensor in tensors]
+        sizes = sorted(count * _DTYPE_BYTES.get(dtype, 2) for count, dtype in counts)
+        return sum(count for count, _ in counts), sum(sizes[-2:])
 
     @property
     def held_bytes(self) -> int:
@@ -170,9 +168,7 @@ class Unloaded:
 
 
 @lru_cache(maxsize=4)
-def _tokenizer(source: Checkpoint, chat: bool) -> Any:
-    if not chat:
-        return read_text_tokenizer(source)
+def _tokenizer(source: Checkpoint) -> Any:
     with quiet():
         return read_tokenizer(source)
 
@@ -193,10 +189,8 @@ class _Encoder:
 def _shape(source: Checkpoint, dtype: torch.dtype, kind: str) -> Shape:
     """A model is read once, and not for each of its cells."""
     family = check_config(source)
-    shape = Shape.of_settings(source.config, dtype, kind)
-    if shape is None:
-        with quiet():
-            shape = Shape.of_config(read_config(source, family), dtype, kind)
+    with quiet():
+        shape = Shape.of_config(read_config(source, family), dtype, kind)
     if source.has_weights:
         check_dtypes(source.dtypes, family, source.directory)
     return shape

@@ -196,34 +196,35 @@ def _twin(model: PreTrainedModel, family: Family, dtype: torch.dtype, name: str)
 
 def _require_same_modules(model: PreTrainedModel, twin: PreTrainedModel) -> None:
     """Refuse a module of another class, or with another setting, than the configuration's."""
-    user_parts = dict(model.named_modules(remove_duplicate=False))
-    parts = dict(twin.named_modules(remove_duplicate=False))
+    user_parts, parts = _parts_of(model), _parts_of(twin)
     for path in {**parts, **user_parts}:
-        part, user_part = parts.get(path), user_parts.get(path)
-        if type(part) is not type(user_part):
-            raise InputError(
-                f"expected {type(part).__name__} in {path or 'the model'}, as its configuration "
-                f"says, found {type(user_part).__name__}: merge adapters, dequantise, and undo "
-                "what replaced modules before it is adopted"
-            )
-        settings, user_settings = _settings_of(part), _settings_of(user_part)
-        for setting, value in settings.items():
-            if (user_value := user_settings.get(setting, value)) != value:
+        expected, found = (it.get(path, {"class": None}) for it in (parts, user_parts))
+        for setting, value in expected.items():
+            if found.get(setting, value) != value:
                 raise InputError(
                     f"expected {setting} = {value!r} in {path or 'the model'}, as its "
-                    f"configuration says, found {user_value!r}: set it in the configuration before "
-                    "the model is built"
+                    f"configuration says, found {found[setting]!r}: merge adapters, dequantise, "
+                    "undo what replaced modules, or set it in the configuration before the model "
+                    "is built"
                 )
 
 
-def _settings_of(part: nn.Module | None) -> dict[str, object]:
-    """Settings with which a module computes, beside its tensors; of a function its place."""
+def _parts_of(model: nn.Module) -> dict[str, dict[str, object]]:
+    """By the path of each module its class, and the settings with which it computes beside its
+    tensors; of a function its place.
+    """
     return {
-        name: f"{value.__module__}.{value.__qualname__}" if callable(value) else value
-        for name, value in vars(part).items()
-        if isinstance(value, bool | int | float | str | FunctionType)
-        and not name.startswith("_")
-        and name not in _NOT_COMPUTED_WITH
+        path: {
+            "class": type(part),
+            **{
+                name: f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+                for name, value in vars(part).items()
+                if isinstance(value, bool | int | float | str | FunctionType)
+                and not name.startswith("_")
+                and name not in _NOT_COMPUTED_WITH
+            },
+        }
+        for path, part in model.named_modules(remove_duplicate=False)
     }
 
 

@@ -19,8 +19,11 @@ from ostools.models.tokenizer_calls import (
     HARMLESS,
     Span,
     control_ids,
+    frame,
+    ids_and_places,
     refuse_unknown,
-    template_ids,
+    token_ids,
+    token_texts,
 )
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
@@ -82,12 +85,11 @@ class Chat:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Text that a template made of a message. `harmless`: what it makes of others in which no
-    control token can stand. `spans`: the origin of characters by their place; all others are the
-    template's."""
+    """Text that a template made of a message, and its ids. `spans`: the origin of characters by
+    their place; all others are the template's."""
 
     text: str
-    harmless: str
+    ids: list[int]
     spans: tuple[tuple[Span, str], ...]
     chat: Chat
 
@@ -96,34 +98,50 @@ def render(
     tokenizer: PreTrainedTokenizerBase, text: str, system: str | None = None, thinking: bool = False
 ) -> Rendered:
     """A user's turn in the tokenizer's template, after `system` where it is given, up to where the
-    answer begins.
+    answer begins; the same control tokens as around any other text, nothing on top.
 
     `thinking`: whether the model is to think before it answers, where the template has the switch
     `enable_thinking`: where that changes what it writes. A template without it is left as it is.
 
     Raises `InputError` for no template, one that fails, takes no system prompt, or writes the
-    message otherwise than whole and once (blanks at its ends aside), for empty `system`, and for
-    `thinking` without a switch.
+    message otherwise than whole and once (blanks at its ends aside), for empty `system`, for
+    `thinking` without a switch, and for text that becomes a control token.
     """
     if not tokenizer.chat_template:
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     if system is not None and not (isinstance(system, str) and system.strip()):
         raise InputError(f"system: expected text, or None for no system prompt, found {system!r}")
     thinking_state = _thinking_state(tokenizer, thinking)
-    options = {_SWITCH: thinking}
-    marked = _marked(tokenizer, None if system is None else _SYSTEM, options)
-    whole_text = _turn(tokenizer, text, system, options)
-    spans = _spans(marked, whole_text, {_MESSAGE: text, _SYSTEM: system or ""})
+    text_by_mark = {_MESSAGE: text} if system is None else {_MESSAGE: text, _SYSTEM: system}
+    marked = _turn(tokenizer, _MESSAGE, None if system is None else _SYSTEM, thinking)
+    whole_text = _turn(tokenizer, text, system, thinking)
+    spans = _spans(marked, whole_text, text_by_mark)
     (message,) = (span for span, origin in spans if origin == TEXT)
-    harmless = marked.replace(_MESSAGE, HARMLESS).replace(_SYSTEM, HARMLESS)
     template = str(tokenizer.get_chat_template())
     chat = Chat(system, thinking_state, any(word in template for word in _DATES), message)
-    return Rendered(whole_text, harmless, spans, chat)
+    ids = _ids(tokenizer, whole_text)
+    refuse_unknown(tokenizer, ids, text)
+    markers = {index for index in control_ids(tokenizer) if index != tokenizer.unk_token_id}
+    # What the template writes of texts in which no control token can stand.
+    harmless_ids = _ids(tokenizer, re.sub(f"[{_MESSAGE}{_SYSTEM}]", HARMLESS, marked))
+    control, expected = ([i for i in row if i in markers] for row in (ids, harmless_ids))
+    if control != expected:
+        raise InputError(
+            f"expected a message that leaves the chat template's {len(expected)} control tokens as "
+            f"they are, found {len(control)}: the message holds text that the tokenizer reads as a "
+            "control token; change it"
+        )
+    return Rendered(whole_text, ids, spans, chat)
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The ids of a text that a chat template wrote, whose markers are tokens."""
+    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
 
 
 def _thinking_state(tokenizer: PreTrainedTokenizerBase, thinking: bool) -> str:
     """What a provenance says about thinking; `InputError` for `thinking` without a switch."""
-    on, off = (_turn(tokenizer, _MESSAGE, None, {_SWITCH: value}) for value in (True, False))
+    on, off = (_turn(tokenizer, _MESSAGE, None, value) for value in (True, False))
     if on != off:
         return ON if thinking else OFF
     if thinking:
@@ -134,56 +152,13 @@ def _thinking_state(tokenizer: PreTrainedTokenizerBase, thinking: bool) -> str:
     return NO_SWITCH
 
 
-def _marked(
-    tokenizer: PreTrainedTokenizerBase, system_mark: str | None, options: dict[str, Any]
-) -> str:
-    """What the template writes of marks in place of the message and the system prompt, each found
-    in it once, else `InputError`.
-    """
-    marked = _turn(tokenizer, _MESSAGE, system_mark, options)
-    for what, mark, option in (
-        ("the user's message", _MESSAGE, "chat"),
-        ("a system prompt", system_mark, "system"),
-    ):
-        if mark is not None and marked.count(mark) != 1:
-            raise InputError(
-                f"expected a chat template that writes {what} once, found it "
-                f"{marked.count(mark)} times: leave {option} out"
-            )
-    return marked
-
-
-def chat_ids(
-    tokenizer: PreTrainedTokenizerBase, text: str, system: str | None, thinking: bool
-) -> tuple[Rendered, list[int]]:
-    """The chat template around the text: the same control tokens as around any other text, nothing
-    on top.
-    """
-    rendered = render(tokenizer, text, system, thinking)
-    ids = template_ids(tokenizer, rendered.text)
-    harmless_ids = template_ids(tokenizer, rendered.harmless)
-    refuse_unknown(tokenizer, ids, text)
-    unknown = tokenizer.unk_token_id
-    markers = {index for index in control_ids(tokenizer) if index != unknown}
-    expected = [index for index in harmless_ids if index in markers]
-    control = [index for index in ids if index in markers]
-    if control != expected:
-        raise InputError(
-            f"expected a message that leaves the chat template's {len(expected)} control tokens as "
-            f"they are, found {len(control)}: the message holds text that the tokenizer reads as a "
-            "control token; change it"
-        )
-    return rendered, ids
-
-
-def _turn(
-    tokenizer: PreTrainedTokenizerBase, text: str, system: str | None, options: dict[str, Any]
-) -> str:
+def _turn(tokenizer: PreTrainedTokenizerBase, text: str, system: str | None, thinking: bool) -> str:
     """What the template writes of a message; `InputError` for a template that fails."""
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     what = "one user turn" if system is None else "a system prompt"
+    options: dict[str, Any] = {_SWITCH: thinking}
     with refusal(f"a chat template that takes {what}, found"):  # templates raise what they like
         chat_text = tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **options
@@ -198,42 +173,48 @@ def _spans(
 
     Templates may strip blanks at their ends.
     """
-    pattern, order = "", []
-    for piece in re.split(f"([{_MESSAGE}{_SYSTEM}])", marked):
-        if piece in text_by_mark:
-            order.append(TEXT if piece == _MESSAGE else SYSTEM)
-            pattern += rf"(\s*{re.escape(text_by_mark[piece].strip())}\s*)"
-        else:
-            pattern += re.escape(piece)
+    pieces = re.split(f"([{_MESSAGE}{_SYSTEM}])", marked)
+    order = [piece for piece in pieces if piece in text_by_mark]
+    pattern = "".join(
+        rf"(\s*{re.escape(text_by_mark[piece].strip())}\s*)"
+        if piece in text_by_mark
+        else re.escape(piece)
+        for piece in pieces
+    )
     match = re.fullmatch(pattern, whole_text)
-    if match is None:
+    if match is None or sorted(order) != sorted(text_by_mark):
         raise InputError(
-            "expected a chat template that writes the message as it is, found one that rewrites "
-            "it: which tokens are the user's is not known; change the message, or leave chat out"
+            "expected a chat template that writes the message, and the system prompt, once and as "
+            "they are, found one that leaves out, repeats or rewrites one: which tokens are the "
+            "user's is not known; change the message, or leave chat or system out"
         )
-    return tuple((match.span(index), origin) for index, origin in enumerate(order, 1))
+    return tuple(
+        (match.span(index), TEXT if mark == _MESSAGE else SYSTEM)
+        for index, mark in enumerate(order, 1)
+    )
 
 
-def origins(
-    rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], specials: int
-) -> tuple[str, ...]:
-    """Origin of each token, by the characters that it comes from (`places`); the first `specials`
-    are special.
-
-    tokens: what each says, which tells blanks that a tokenizer leaves out of `places`.
+def origins(tokenizer: PreTrainedTokenizerBase, rendered: Rendered) -> tuple[str, ...] | None:
+    """Origin of each token, by the characters that it comes from; None where the tokenizer does not
+    say which. A BOS, and what else the tokenizer puts before any text, is special.
     """
+    if not tokenizer.is_fast:
+        return None
+    options = {"add_special_tokens": False, "split_special_tokens": False}
+    _, places = ids_and_places(tokenizer, rendered.text, **options)
+    texts, (before, _) = token_texts(tokenizer, rendered.ids), frame(tokenizer)
+    before = before or [cast(int, tokenizer.bos_token_id)]
+    specials = len(before) if rendered.ids[: len(before)] == before else 0
     letter_origins = [TEMPLATE] * len(rendered.text)
     for (low, high), origin in rendered.spans:
         letter_origins[low:high] = [origin] * (high - low)
     token_origins, at = [SPECIAL] * specials, 0
-    for index, ((low, high), token) in enumerate(zip(places, tokens, strict=True)):
+    for index, (low, high) in enumerate(places):
+        # What the token says tells blanks that a tokenizer leaves out of `places`.
+        token = texts[rendered.ids[index]]
         between, end = rendered.text[at:low], at + len(token)
-        if (
-            at <= low
-            and not between.strip()
-            and end >= high
-            and rendered.text.startswith(token, at)
-        ):
+        is_there = rendered.text.startswith(token, at) and not between.strip()
+        if at <= low and end >= high and is_there:
             low, high = at, end
         at = max(at, high)
         if index >= specials:

@@ -1,7 +1,6 @@
 """Identity of a model, for the provenance of every number computed with it.
 
-Cost of `describe`: a checksum of every weight, at the speed of the memory (3.6 GB in some 0.1 s);
-the first time, and where a weight has changed, a SHA-256 too, 2 GB a second and core.
+Cost of `describe`: a hash of every weight (XXH3), at the speed of the memory: 3.6 GB in some 0.1 s.
 """
 
 from __future__ import annotations
@@ -9,13 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,12 +23,6 @@ from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import stored_part
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
-_hashes: WeakKeyDictionary[TransformerBridge, tuple[bytes, str]] = WeakKeyDictionary()
-"""The SHA-256 of each model's weights, and their checksum when it was taken."""
-_CHECKED: ContextVar[
-    WeakKeyDictionary[TransformerBridge, Sequence[tuple[object, ...] | None]] | None
-] = ContextVar("_CHECKED", default=None)
-"""Within a measurement: which tensors in which state a model had when its checksum was taken."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +121,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in weights.values())
     return ModelDescription(
         **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
-        weight_hash=_weight_hash(model, weights | dict(buffers)),
+        weight_hash=_digest_of(weights | dict(buffers)),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
         n_layers=model.cfg.n_layers,
@@ -224,56 +213,22 @@ def _saved_buffers(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
                 yield f"{path}.{name}".replace("_original_component.", ""), buffer
 
 
-@contextmanager
-def checked_once() -> Iterator[None]:
-    """Within the block, which holds the lock of every model that is described, the checksum of a
-    model is taken once.
+def _digest_of(weights: dict[str, Tensor]) -> str:
+    """Digest over every weight's name, shape, dtype and bytes, as they are, read in parallel.
+
+    Every byte: a write through `.data`, through memory that another library shares, or by one bit
+    leaves no trace in torch's version counters, and a stale hash would vouch for weights that are
+    gone.
     """
-    if _CHECKED.get() is not None:
-        yield
-        return
-    token = _CHECKED.set(WeakKeyDictionary())
-    try:
-        yield
-    finally:
-        _CHECKED.reset(token)
-
-
-def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the weights as they are, taken anew where their checksum is another than before.
-
-    The checksum reads every byte: a write through `.data`, through memory that another library
-    shares, or by one bit leaves no trace in torch's version counters, and a stale hash would vouch
-    for weights that are gone. Within `checked_once` these counters are enough.
-    """
-    state_by_model = _CHECKED.get()
-    # What changes with a write to a weight; None for one without a counter of them.
-    state = [
-        None
-        if weight.is_inference()
-        else (name, stored_part(weight).data_ptr(), weight.dtype, weight.shape, weight._version)
-        for name, weight in weights.items()
-    ]
-    if state_by_model is not None and None not in state and state_by_model.get(model) == state:
-        return _hashes[model][1]
-    checksum = _digest_of(weights, xxhash.xxh3_128)
-    if model not in _hashes or _hashes[model][0] != checksum:
-        _hashes[model] = checksum, _digest_of(weights, hashlib.sha256).hex()
-    if state_by_model is not None:
-        state_by_model[model] = state
-    return _hashes[model][1]
-
-
-def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], Any]) -> bytes:
-    """Digest over every weight's name, shape, dtype and bytes, as they are, read in parallel."""
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        digests = pool.map(partial(digest, new=new), weights, weights.values())
-        return new(b"".join(digests)).digest()
+        return xxhash.xxh3_128(
+            b"".join(pool.map(digest, *zip(*weights.items(), strict=True)))
+        ).hexdigest()
 
 
-def digest(name: str, weight: Tensor, new: Callable[[bytes], Any] = xxhash.xxh3_128) -> bytes:
+def digest(name: str, weight: Tensor) -> bytes:
     """Digest over a weight's name, shape, dtype and bytes."""
-    of_weight = new(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+    of_weight = xxhash.xxh3_128(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
     for part in weight.contiguous().flatten().view(torch.uint8).split(_CHUNK):
         of_weight.update(part.cpu().numpy().data)
     return of_weight.digest()

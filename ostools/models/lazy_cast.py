@@ -3,8 +3,8 @@
 A `LazyCast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to
 float64, or one rounded to 8 bits. It holds the stored numbers themselves,
 shared with whoever owns them. Each operation makes the numbers that it reads, and uses them once:
-of an embedding the rows that were asked for, of a product with a large matrix a part at a time, of
-anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy
+of an embedding the rows that were asked for, of a product with a large cast matrix in a CPU's
+memory a part at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy
 of the model would run; a product in parts may round its sums otherwise in the last bits. Parts of a
 cast are made in one place, which the thread keeps: so few at a time that they stay in a CPU's
 caches, a pass takes as long as with weights that were cast before.
@@ -25,14 +25,13 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ostools.ground.errors import InputError
-from ostools.ground.out_of_memory import chunk
 from ostools.hooks.precision import SIXTEEN_BITS
 
 PART = 1 << 22
 """Bytes of a cast that one step of a product on a CPU makes at a time: so few stay in its caches.
 """
 BLOCK = 3 << 23
-"""Bytes of another matrix that one step of a product makes at a time."""
+"""Bytes of a weight in another dtype that a check of every number makes at a time."""
 SMALL_WEIGHT = 1 << 20
 """Up to this many bytes a weight is cast once: together they are little, and making them at every
 use takes time.
@@ -60,9 +59,7 @@ _VIEWS = frozenset(
         _aten.view.default,
     }
 )
-_PRODUCTS = frozenset(
-    {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
-)
+_PRODUCTS = frozenset({_aten.mm.default, _aten.addmm.default})
 _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int})
 _PART_BY_PART = _VIEWS | _SPLITS | {_aten.embedding.default}
 
@@ -99,31 +96,7 @@ class LazyCast(Tensor):
         ]
         return self.read(*(part[tuple(once)] for part in self.parts)).expand(self.shape)
 
-    def product(
-        self, function: Callable[..., Tensor], operands: Sequence[Tensor], **kwargs: float
-    ) -> Tensor:
-        """A product with this matrix, its last argument: of a large one a part at a time; without
-        rows none.
-        """
-        shape = (*operands[-1].shape[:-1], self.shape[-1])
-        if 0 in shape:
-            return operands[-1].new_empty(shape)
-        if self.is_cast and not kwargs:
-            return self._cast_product(function, operands, shape)
-        columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
-        # What is no cast is read by rows of what is stored: only those are made without the others.
-        if self.shape[-1] <= columns or self.stride(-2) > self.stride(-1):
-            return function(*operands, self.dense(), **kwargs)
-        output = operands[-1].new_empty(shape)
-        for start in range(0, self.shape[-1], columns):
-            block = slice(start, start + columns)
-            bias = (_columns(operand, block) for operand in operands[:-1])
-            output[..., block] = function(*bias, operands[-1], dense(self[..., block]), **kwargs)
-        return output
-
-    def _cast_product(
-        self, function: Callable[..., Tensor], operands: Sequence[Tensor], shape: tuple[int, ...]
-    ) -> Tensor:
+    def _product(self, function: Callable[..., Tensor], operands: Sequence[Tensor]) -> Tensor:
         """A product with a cast matrix, of which `PART` bytes are made at a time, in one place that
         the thread keeps.
 
@@ -133,8 +106,7 @@ class LazyCast(Tensor):
         or inputs, whose products are added up. Not in 16 bits, where each partial sum would be
         rounded.
         """
-        (stored,) = self.parts
-        *bias, x = operands
+        (stored,), (*bias, x) = self.parts, operands
         by_rows = stored.stride(0) >= stored.stride(1)
         adds_up = by_rows and self.dtype not in SIXTEEN_BITS
         lines = stored if adds_up else stored.T
@@ -144,7 +116,7 @@ class LazyCast(Tensor):
             matrix = stored if by_rows else stored.T
             numbers = room.view(matrix.shape).copy_(matrix)
             return function(*operands, numbers if by_rows else numbers.T)
-        output = torch.empty(shape, dtype=x.dtype)
+        output = torch.empty((len(x), self.shape[1]), dtype=x.dtype)
         if adds_up:
             output.copy_(bias[0]) if bias else output.zero_()
         for start in range(0, len(lines), count):
@@ -160,13 +132,9 @@ class LazyCast(Tensor):
     @property
     def is_cast(self) -> bool:
         """Whether it stands for a cast, and nothing else, of one matrix in a CPU's memory."""
-        part, *other_parts = self.parts
-        is_plain = (
-            not other_parts
-            and type(part) in (Tensor, nn.Parameter)
-            and part.device.type == self.device.type == "cpu"
-        )
-        return is_plain and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
+        is_plain = type(self.parts[0]) in (Tensor, nn.Parameter) and self.numel() > 0
+        is_cast = getattr(self.read, "func", None) is Tensor.to
+        return is_plain and is_cast and self.device.type == "cpu"
 
     @property
     def stored(self) -> Tensor:
@@ -214,9 +182,8 @@ class LazyCast(Tensor):
         first, last = (args[0], args[-1]) if args else (None, None)
         if function in _PART_BY_PART and isinstance(first, LazyCast):
             return first._part_by_part(function, args[1:], kwargs)
-        if function in _PRODUCTS and isinstance(last, LazyCast):
-            operands = cast(tuple[Tensor, ...], _dense(args[:-1]))
-            return last.product(function, operands, **cast(Mapping[str, float], kwargs))
+        if function in _PRODUCTS and isinstance(last, LazyCast) and last.is_cast and not kwargs:
+            return last._product(function, cast(tuple[Tensor, ...], _dense(args[:-1])))
         # Operations write to their first argument, or to `out`.
         targets = tree_leaves((first, kwargs.get("out")))
         if function._schema.is_mutable and any(isinstance(it, LazyCast) for it in targets):

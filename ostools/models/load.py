@@ -44,9 +44,14 @@ from ostools.models.files.checks import (
     require_own_functions,
     without_negative_ids,
 )
-from ostools.models.files.config import check_config, experts_one_by_one, quiet, read_config
+from ostools.models.files.config import (
+    check_config,
+    experts_one_by_one,
+    quiet,
+    read_config,
+    read_tokenizer,
+)
 from ostools.models.files.sources import locate
-from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
 from ostools.models.lens import (
     ArchitectureAdapter,

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
-
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as FileTokenizer
+from typing import TYPE_CHECKING, Any, cast
 
 from ostools.ground import InputError, PreTrainedTokenizerBase, refusal, short_repr
 
@@ -27,68 +23,12 @@ HARMLESS = "a"
 """Any text that is certainly no special token."""
 
 
-class Encoded(NamedTuple):
-    """Ids of a text."""
-
-    input_ids: list[int]
-
-
-@dataclass(frozen=True, eq=False)
-class TextTokenizer:
-    """A tokenizer of plain texts with what `tokens.prompt_ids` asks of transformers' own, which
-    takes twice as long to read.
-
-    special_tokens: the token of each role ("bos_token", "eos_token", "pad_token", "unk_token").
-    """
-
-    backend: FileTokenizer
-    special_tokens: Mapping[str, str]
-    chat_template: str | None
-
-    def __call__(
-        self,
-        text: str,
-        *,
-        add_special_tokens: bool = True,
-        split_special_tokens: bool = False,
-        **_options: object,
-    ) -> Encoded:
-        self.backend.encode_special_tokens = split_special_tokens
-        return Encoded(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
-
-    def __getattr__(self, name: str) -> int | None:
-        """`bos_token_id`, `eos_token_id`, `unk_token_id`."""
-        if not name.endswith("_token_id"):
-            raise AttributeError(name)
-        token = self.special_tokens.get(name.removesuffix("_id"))
-        return None if token is None else self.backend.token_to_id(token)
-
-    def __len__(self) -> int:
-        return self.backend.get_vocab_size()
-
-    @property
-    def all_special_ids(self) -> list[int | None]:
-        return [self.backend.token_to_id(token) for token in self.special_tokens.values()]
-
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
-        return self.backend.get_added_tokens_decoder()
-
-    def convert_ids_to_tokens(self, index: int) -> str | None:
-        return self.backend.id_to_token(index)
-
-
-Tokenizer = PreTrainedTokenizerBase | TextTokenizer
-"""transformers' own, or that of a forecast."""
-_Tokenizer = TypeVar("_Tokenizer", bound=Tokenizer)
-
-
-def _encoding(tokenizer: Tokenizer, text: str | list[str], **options: bool) -> BatchEncoding:
+def _encoding(tokenizer: Any, text: str | list[str], **options: bool) -> BatchEncoding:
     """What the tokenizer makes of a text, or of each; an `InputError` in one line for whatever it
     raises.
     """
     with _tokenizing(text if isinstance(text, str) else text[:1]):
-        return cast("Callable[..., BatchEncoding]", tokenizer)(text, verbose=False, **options)
+        return tokenizer(text, verbose=False, **options)
 
 
 def _tokenizing(what: object) -> AbstractContextManager[None]:
@@ -98,7 +38,7 @@ def _tokenizing(what: object) -> AbstractContextManager[None]:
     )
 
 
-def token_ids(tokenizer: Tokenizer, text: str, **options: bool) -> list[int]:
+def token_ids(tokenizer: PreTrainedTokenizerBase, text: str, **options: bool) -> list[int]:
     """The ids that the tokenizer makes of a text; `options` are its own (`add_special_tokens`,
     `split_special_tokens`).
     """
@@ -106,7 +46,7 @@ def token_ids(tokenizer: Tokenizer, text: str, **options: bool) -> list[int]:
 
 
 def token_ids_of_each(
-    tokenizer: Tokenizer, texts: Sequence[str], **options: bool
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: bool
 ) -> list[list[int]]:
     """The ids of each text, by one call."""
     encoded = _encoding(tokenizer, list(texts), return_attention_mask=False, **options)
@@ -114,7 +54,7 @@ def token_ids_of_each(
 
 
 def ids_and_places(
-    tokenizer: Tokenizer, text: str, **options: bool
+    tokenizer: PreTrainedTokenizerBase, text: str, **options: bool
 ) -> tuple[list[int], list[Span]]:
     """The ids of a text, and for each the first and the one after the last of its characters."""
     encoding = _encoding(tokenizer, text, return_offsets_mapping=True, **options)
@@ -136,7 +76,7 @@ def writes_lines(tokenizer: PreTrainedTokenizerBase) -> bool:
 # ---- markers
 
 
-def control_ids(tokenizer: Tokenizer) -> frozenset[int]:
+def control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Every id that is no text: special tokens, and added tokens that the chat template writes
     (turn markers).
 
@@ -149,7 +89,7 @@ def control_ids(tokenizer: Tokenizer) -> frozenset[int]:
 
 @lru_cache(maxsize=4)
 def _control_ids(
-    tokenizer: Tokenizer, template: str, special: tuple[int, ...], size: int
+    tokenizer: PreTrainedTokenizerBase, template: str, special: tuple[int, ...], size: int
 ) -> frozenset[int]:
     """The arguments are what the ids change with; of Gemma's 6,000 tokens it takes a while."""
     added = tokenizer.added_tokens_decoder.items()
@@ -160,7 +100,7 @@ def _control_ids(
     }
 
 
-def markers_in(tokenizer: Tokenizer, text: str) -> int:
+def markers_in(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
     """Number of the tokenizer's markers that a text contains, in letters."""
     names = {str(tokenizer.convert_ids_to_tokens(index)) for index in control_ids(tokenizer)}
     # Of Gemma's 6,000 names only those in the text: to compile a pattern of all takes a second.
@@ -177,7 +117,7 @@ def note_once(line: str) -> None:
 # ---- special tokens around a text
 
 
-def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """The special ids that the tokenizer itself puts before and after any text."""
     framed = token_ids(tokenizer, HARMLESS, add_special_tokens=True, split_special_tokens=True)
     bare = token_ids(tokenizer, HARMLESS, add_special_tokens=False, split_special_tokens=True)
@@ -190,7 +130,7 @@ def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     )
 
 
-def lead(tokenizer: Tokenizer, bos: bool | None = None) -> list[int]:
+def lead(tokenizer: PreTrainedTokenizerBase, bos: bool | None = None) -> list[int]:
     """The special ids before a text: the tokenizer's own; `bos` says whether its BOS is one of them
     (None: as it does).
     """
@@ -207,7 +147,7 @@ def lead(tokenizer: Tokenizer, bos: bool | None = None) -> list[int]:
     return [bos_id, *before]
 
 
-def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+def text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """The tokenizer's ids of a text, without the special tokens that it puts around it (`frame`);
     the text holds none.
     """
@@ -236,7 +176,7 @@ def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return body
 
 
-def refuse_unknown(tokenizer: Tokenizer, ids: list[int], text: str) -> None:
+def refuse_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int], text: str) -> None:
     """Refuse a text of which a part became the unknown token (GPT-2's is its end of text, which is
     no such thing).
     """
@@ -248,12 +188,7 @@ def refuse_unknown(tokenizer: Tokenizer, ids: list[int], text: str) -> None:
         )
 
 
-def template_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text that a chat template wrote, whose markers are tokens."""
-    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
-
-
-def required(tokenizer: _Tokenizer | None) -> _Tokenizer:
+def required(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
     """The tokenizer; an `InputError` for none."""
     if tokenizer is None:
         raise InputError(

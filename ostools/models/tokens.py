@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Int
@@ -24,10 +24,9 @@ from ostools.ground import (
     refusal,
     whole_number,
 )
-from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, chat_ids, origins
+from ostools.models.chat import SPECIAL, TEXT, Chat, origins, render
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import (
-    Tokenizer,
     frame,
     ids_and_places,
     lead,
@@ -174,11 +173,9 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
             "text; give the user's words alone, with chat=True"
         )
     if encoding.get("chat"):
-        rendered, ids = chat_ids(tokenizer, text, *_chat_options(encoding))
-        token_origins = _origins(tokenizer, rendered, ids)
-        return _prompt(
-            model, rendered.text, ids, origins=token_origins, chat=rendered.chat, markers=markers
-        )
+        rendered = render(tokenizer, text, encoding.get("system"), encoding.get("thinking", False))
+        known = {"origins": origins(tokenizer, rendered), "chat": rendered.chat}
+        return _prompt(model, rendered.text, rendered.ids, markers=markers, **known)
     bos = encoding.get("bos")
     before, body, (_, after) = lead(tokenizer, bos), text_ids(tokenizer, text), frame(tokenizer)
     if left_out := tuple(token_text(tokenizer, index) for index in after):
@@ -197,10 +194,6 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
         bos_not_added=tokenizer.bos_token if is_as_it_does else None,
         left_out=left_out,
     )
-
-
-def _chat_options(encoding: EncodingOptions) -> tuple[str | None, bool]:
-    return encoding.get("system"), encoding.get("thinking", False)
 
 
 def require_chat(**encoding: Unpack[EncodingOptions]) -> None:
@@ -222,19 +215,21 @@ def require_chat(**encoding: Unpack[EncodingOptions]) -> None:
         )
 
 
-def prompt_ids(tokenizer: Tokenizer, text: str, bos: bool | None = None) -> list[int]:
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, text: str, bos: bool | None = None) -> list[int]:
     """The ids that `encode` makes of a plain text. Raises as it does."""
     return [*lead(tokenizer, bos), *text_ids(tokenizer, text)]
 
 
-def count_tokens(tokenizer: Tokenizer, text: str, **encoding: Unpack[EncodingOptions]) -> int:
+def count_tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, **encoding: Unpack[EncodingOptions]
+) -> int:
     """Number of ids that `encode` would make of a text, where there is a tokenizer and no model
     yet.
     """
     require_chat(**encoding)
     if encoding.get("chat"):
-        whole_tokenizer = cast(PreTrainedTokenizerBase, tokenizer)
-        return len(chat_ids(whole_tokenizer, text, *_chat_options(encoding))[1])
+        options = encoding.get("system"), encoding.get("thinking", False)
+        return len(render(tokenizer, text, *options).ids)
     return len(prompt_ids(tokenizer, text, encoding.get("bos")))
 
 
@@ -327,26 +322,6 @@ def _prompt(model: TransformerBridge, text: str | None, ids: list[int], **fields
     return Prompt(text, torch.tensor(ids), tokens, bos is not None and ids[0] == bos, **fields)
 
 
-def _origins(
-    tokenizer: PreTrainedTokenizerBase, rendered: Rendered, ids: list[int]
-) -> tuple[str, ...] | None:
-    """Origin of each token of a chat; None where the tokenizer does not say which characters they
-    come from.
-    """
-    if not tokenizer.is_fast:
-        return None
-    options = {"add_special_tokens": False, "split_special_tokens": False}
-    _, places = ids_and_places(tokenizer, rendered.text, **options)
-    text_by_id = token_texts(tokenizer, ids)
-    before, _ = frame(tokenizer)
-    specials = (
-        len(before)
-        if before and ids[: len(before)] == before
-        else int(ids[:1] == [tokenizer.bos_token_id])
-    )
-    return origins(rendered, places, [text_by_id[index] for index in ids], specials)
-
-
 def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
     """For every token of the prompt the first and the one after the last of its characters in
     `prompt.text`.
@@ -369,13 +344,12 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
     ids = prompt.ids.tolist()
     # As `encode` asks: a plain text holds no special token, a chat template its own; before either
     # may stand some.
-    for split in (True, False):
-        encoded_ids, places = ids_and_places(
-            tokenizer, prompt.text, add_special_tokens=False, split_special_tokens=split
+    options = {"add_special_tokens": False, "split_special_tokens": prompt.chat is None}
+    encoded_ids, places = ids_and_places(tokenizer, prompt.text, **options)
+    before = len(ids) - len(encoded_ids)
+    if before < 0 or ids[before:] != encoded_ids:
+        raise InputError(
+            "expected the prompt's own ids from its text, found others: encode it again with this "
+            "model"
         )
-        before = len(ids) - len(encoded_ids)
-        if before >= 0 and ids[before:] == encoded_ids:
-            return [(0, 0)] * before + places
-    raise InputError(
-        "expected the prompt's own ids from its text, found others: encode it again with this model"
-    )
+    return [(0, 0)] * before + places

@@ -27,12 +27,17 @@ from typing import ClassVar, Literal, Unpack, get_args
 import pandas as pd
 
 import ostools as ost
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import distinct
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Lengths, checked_lengths, checked_seeds
+from ostools.ground import (
+    InputError,
+    Lengths,
+    Progress,
+    TransformerBridge,
+    checked_arguments,
+    checked_lengths,
+    checked_seeds,
+    distinct,
+    part_of,
+)
 from ostools.ground.words import title_of
 from ostools.measure import Evaluation, Hosted
 from ostools.models import EncodingOptions
@@ -97,9 +102,8 @@ class _AnswersFigure(PaperFigure):
         how = f"greedy decoding, prompts {'in the chat template' if parameters['chat'] else 'as text'}"
         if parameters.get("hosted"):
             temperature = parameters.get("temperature")
-            unrecorded = "a temperature that is not recorded"
-            degrees = unrecorded if temperature is None else f"temperature {temperature:g}"
-            how = f"answers of a hosted model at {degrees}"
+            degrees = "that is not recorded" if temperature is None else f"of {temperature:g}"
+            how = f"answers of a hosted model at a temperature {degrees}"
         return [
             f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {len(lengths)} lengths "
             f"from {lengths[0]} to {lengths[-1]}, {how}.",
@@ -178,9 +182,7 @@ def figure_2(
     prompts for each length, some 20 tokens each.
     """
     frame, provenance = answered_tasks(model, figure_2_tasks(), lengths, 2, 256, progress, encoding)
-    panels = pd.Series(
-        {task: panel for panel, panel_tasks in FIGURE_2_PANELS.items() for task in panel_tasks}
-    )
+    panels = {task: panel for panel, tasks in FIGURE_2_PANELS.items() for task in tasks}
     frame.insert(0, "panel", frame.pop("form").map(panels))
     return Figure2(frame, provenance)
 
@@ -259,17 +261,13 @@ def figure_4(
     return figure_4_of(answers, number)
 
 
+@checked_arguments(InputError)
 def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
     """Figure 4 (or 7), made from the answers of Figure 3. Raises `InputError` for
     another number.
     """
-    if number not in (4, 7):
-        raise InputError(f"number: expected 4 or 7, the figures of this form, found {number!r}")
-    parameters = {
-        **figure.provenance.parameters,
-        "measurement": f"figure-{number}",
-        "number": number,
-    }
+    named = {"measurement": f"figure-{number}", "number": number}
+    parameters = {**figure.provenance.parameters, **named}
     provenance = replace(figure.provenance, parameters=parameters)
     return Figure4(frequencies(figure.frame), provenance, figure.frame)
 
@@ -329,9 +327,11 @@ def answered_tasks(
     described = {task: evaluation.provenance.parameters for task, evaluation in evaluations.items()}
     first = next(iter(described.values()))
     how = {name: value for name, value in first.items() if name not in _OF_ONE_TASK}
-    how |= {"measurement": f"figure-{number}", "number": number, "lengths": length_list}
-    how["max_new_tokens"] = {
-        task.mode: parameters["max_new_tokens"] for task, parameters in described.items()
+    how |= {
+        "measurement": f"figure-{number}",
+        "number": number,
+        "lengths": length_list,
+        "max_new_tokens": {task.mode: asked["max_new_tokens"] for task, asked in described.items()},
     }
     return frame, provenance_of(model, **how)
 
@@ -370,7 +370,7 @@ def evaluated(
             seeds=seeds,
             elicitation="chat" if in_chat else "zero-shot",
             max_new_tokens=max_new_tokens if task.reasons else None,
-            progress=part_of(progress, index, index + 1, len(seeds_by_task), units=100),
+            progress=part_of(progress, index, index + 1, len(seeds_by_task)),
             **encoding,
         )
         for index, (task, seeds) in enumerate(seeds_by_task.items())
@@ -434,15 +434,14 @@ def figure_prompts(
     Raises `InputError` for another figure, for lengths below 1, and for seeds or panels with Figure
     2.
     """
-    if number != 2:
-        seed_list = SEEDS if seeds is None else checked_seeds(seeds)
-        seeds_by_task = figure_tasks(seed_list, PANELS if panels is None else panels)
-        return figure_questions(
-            seeds_by_task, checked_lengths(LENGTHS if lengths is None else lengths)
-        )
-    if seeds is not None or panels is not None:
+    if number == 2 and not (seeds is None and panels is None):
         raise InputError(
             "figure 2 draws nothing and is whole, so it has no seeds and no panels: leave them out"
         )
-    numbers = FIGURE_2_LENGTHS if lengths is None else lengths
-    return figure_questions(figure_2_tasks(), checked_lengths(numbers))
+    usual = FIGURE_2_LENGTHS if number == 2 else LENGTHS
+    seed_list = SEEDS if seeds is None else checked_seeds(seeds)
+    others = figure_tasks(seed_list, PANELS if panels is None else panels)
+    return figure_questions(
+        figure_2_tasks() if number == 2 else others,
+        checked_lengths(usual if lengths is None else lengths),
+    )

@@ -1,4 +1,5 @@
-"""Figure 5 whole: representational collapse on the paper's four prompts, averaged over heads.
+"""Figure 5 whole: representational collapse on the paper's four prompts, averaged over heads; and
+Corollary 6.2, what a model answers where a pair of counts is hidden.
 
 (a) "How many ones are in the following sequences?" and n ones; (b) the same and n uniform digits,
 of which v ends in a single one and v* in two; (c) "Can you copy the following number?" and n ones;
@@ -21,23 +22,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar, Literal, get_args
 
 import pandas as pd
 
 import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import distinct
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Lengths, checked_lengths, checked_seeds
+from ostools.ground import (
+    InputError,
+    Lengths,
+    Progress,
+    TransformerBridge,
+    checked_lengths,
+    checked_seeds,
+    distinct,
+    part_of,
+)
 from ostools.ground.words import title_of
 from ostools.measure import Collapse, Reading
+from ostools.measure.position import read_at
+from ostools.models.tokens import token_text
 from ostools.paper.drawn_result import PaperFigure
-from ostools.results import Frame, Provenance
+from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
-from ostools.tasks import FIGURE_5, ItemsAs
+from ostools.tasks import FIGURE_5, AppendixTask, ItemsAs
 
 Panel = Literal["a", "b", "c", "d"]
 PANELS: tuple[Panel, ...] = get_args(Panel)
@@ -121,19 +128,18 @@ def figure_5(
     runs = {panel: FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
     # Panels take as many passes as they have seeds.
     streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
-    ends = list(accumulate(map(len, streams.values()), initial=0))
-    curves = {
-        panel: ost.collapse(
+    total, done, curves = sum(map(len, streams.values())), 0, {}
+    for panel, task in runs.items():
+        end = done + len(streams[panel])
+        curves[panel] = ost.collapse(
             model,
             task,
             lengths=length_list,
             dtypes=dtypes,
             seeds=streams[panel],
-            progress=part_of(progress, ends[place], ends[place + 1], ends[-1]),
+            progress=part_of(progress, done, end, total),
         )
-        for place, (panel, task) in enumerate(runs.items())
-    }
-    tables = [_summary(panel, result) for panel, result in curves.items()]
+        done = end
     provenance = Provenance.collect(
         model,
         measurement="figure-5",
@@ -144,15 +150,21 @@ def figure_5(
         lengths=length_list,
         dtypes=list(dtypes),
     )
-    frame = pd.concat(tables, ignore_index=True)
-    return Figure5(frame, provenance, _verdicts(curves), curves)
+    verdicts = _by_panel(
+        {panel: result.verdicts(*FIGURE_5_READING[1:]) for panel, result in curves.items()}
+    )
+    verdicts = verdicts[verdicts["site"] == FIGURE_5_READING.site].reset_index(drop=True)
+    measured = _by_panel({panel: result.measured() for panel, result in curves.items()})
+    return Figure5(_summary(FIGURE_5_READING.of(measured)), provenance, verdicts, curves)
 
 
-def _summary(panel: str, result: Collapse) -> pd.DataFrame:
-    """Rows of one panel: each pair, dtype and length, over heads and seeds."""
-    frame: Frame = FIGURE_5_READING.of(result.measured()).assign(panel=panel)
-    grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
-    return grouped.agg(
+def _by_panel(tables: Mapping[str, pd.DataFrame]) -> Frame:
+    return pd.concat(tables, names=["panel"]).reset_index("panel").reset_index(drop=True)
+
+
+def _summary(frame: Frame) -> pd.DataFrame:
+    """Each panel, pair, dtype and length, over heads and seeds."""
+    return frame.groupby(_KEY, sort=False, as_index=False, observed=True).agg(
         seeds=("seed", "nunique"),
         mean=("mean", "mean"),
         head_minimum=("minimum", "min"),
@@ -165,11 +177,50 @@ def _summary(panel: str, result: Collapse) -> pd.DataFrame:
     )
 
 
-def _verdicts(curves: Mapping[str, Collapse]) -> pd.DataFrame:
-    """`Collapse.verdicts` of every panel, on the quantity that is drawn."""
-    tables = {
-        panel: result.verdicts(FIGURE_5_READING.per, FIGURE_5_READING.norm)
-        for panel, result in curves.items()
-    }
-    table: Frame = pd.concat(tables, names=["panel"]).reset_index("panel")
-    return table[table["site"] == FIGURE_5_READING.site].reset_index(drop=True)
+def counting(
+    model: TransformerBridge,
+    *,
+    lengths: Sequence[int],
+    dtypes: Sequence[str],
+    progress: Progress | None = None,
+) -> dict[str, Collapse | Result]:
+    """Collapse of counting ones after the begun answer line, and `hidden_counts`."""
+    task, right_tokens = AppendixTask("count-ones"), {}
+    curve = ost.collapse(model, task, lengths=lengths, dtypes=dtypes, chat=False, progress=progress)
+    for n in lengths:
+        prompt = ost.measure.render_prompt(model, task, n, chat=False)
+        right_tokens[n] = token_text(model.tokenizer, read_at(model, prompt).token)
+    return {"collapse": curve, "counting": hidden_counts(curve, right_tokens)}
+
+
+def hidden_counts(curve: Collapse, right_tokens: Mapping[int, str]) -> Result:
+    """A row a dtype. `right_tokens`: the first token of each count's right answer.
+
+    Columns: dtype, impossible_status (where the pair is hidden, in words), tested_pairs (hidden
+    pairs n, n + 1 whose right answers begin with different tokens), right_once and right_twice (of
+    them: one first token is right, both are).
+    """
+    statuses = curve.verdicts().query("site == 'y'").set_index("dtype")["status"]
+    ranges = curve.hidden_ranges().query("site == 'y'")
+    logits: Frame = frame_of(curve).query("site == 'logits'")
+    rows = []
+    for dtype, status in statuses.items():
+        spans = ranges.loc[ranges["dtype"] == dtype, ["first", "last"]].to_numpy()
+        tokens = logits[logits["dtype"] == dtype].set_index("length")["next_token"]
+        right_in_pair = [
+            int(tokens[n] == right_tokens[n]) + int(tokens[n + 1] == right_tokens[n + 1])
+            for n in tokens.index
+            if any(first <= n <= last for first, last in spans)
+            and n + 1 in tokens.index
+            and right_tokens[n] != right_tokens[n + 1]
+        ]
+        rows.append(
+            {
+                "dtype": dtype,
+                "impossible_status": status,
+                "tested_pairs": len(right_in_pair),
+                "right_once": right_in_pair.count(1),
+                "right_twice": right_in_pair.count(2),
+            }
+        )
+    return Result(pd.DataFrame(rows), curve.provenance)

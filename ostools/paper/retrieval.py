@@ -21,10 +21,15 @@ import pandas as pd
 import torch
 
 import ostools as ost
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import (
+    Progress,
+    TransformerBridge,
+    checked_seeds,
+    tell,
+    whole_number,
+    whole_numbers,
+)
 from ostools.ground.names import Linearisation, Method, known_norm
-from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
 from ostools.ground.words import number
 from ostools.models import EncodingOptions
 from ostools.paper.drawn_result import PaperResult
@@ -167,9 +172,11 @@ def retrieval(
         )
     frame: Frame = pd.concat(tables).sort_values("seed", kind="stable", ignore_index=True)
     norm = known_norm(frame["method"])
-    frame = frame.rename(
-        columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"}
-    )
+    columns = {
+        f"wanted_{norm}_norm": "sensitivity_mean",
+        f"other_{norm}_norm": "sensitivity_others",
+    }
+    frame = frame.rename(columns=columns)
     parameters = {
         **{name: value for name, value in parameters.items() if name not in _OF_ONE_TASK},
         **{"positions": places, "length": length, "seeds": seed_list, "records": records},
@@ -192,14 +199,14 @@ def _norms(
         model, task_prompt.prompt, linearisations=(linearisation,), method=method
     ).frame
     carriers = list(ost.measure.carrier_positions(model, task_prompt))
-    unwanted: Frame = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
-    row: dict[str, float | int | str] = {"carriers": len(carriers)}
-    row["method"] = str(profile["method"].iloc[0])
-    for norm in ("operator", "frobenius"):
-        column = f"{norm}_norm"
-        row[f"{norm}_mean"] = float(profile[column].to_numpy()[carriers].mean())
-        row[f"{norm}_others"] = float(unwanted[column].mean())
-    return row
+    others: Frame = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
+    norms = ["operator_norm", "frobenius_norm"]
+    return {
+        "carriers": len(carriers),
+        "method": str(profile["method"].iloc[0]),
+        **profile.iloc[carriers][norms].mean().add_prefix("wanted_"),
+        **others[norms].mean().add_prefix("other_"),
+    }
 
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
@@ -208,21 +215,20 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
     table: Frame = frame.assign(log_sensitivity=np.log(frame["sensitivity_mean"]))
     for quantity in ("log_probability", "log_sensitivity"):
         by_seed = table.pivot(index="seed", columns="position", values=quantity)
-        if by_seed.shape[1] < 3:
-            continue
-        between = by_seed.iloc[:, 1:-1].mean(axis=1)
-        for end, column in (("first", by_seed.iloc[:, 0]), ("last", by_seed.iloc[:, -1])):
-            rows.append({"quantity": quantity, "end": end} | _compared(column - between))
-    return pd.DataFrame(
-        rows, columns=["quantity", "end", "seeds", "difference", "low", "high", "verdict"]
-    )
+        for end, place in (("first", 0), ("last", -1)) if by_seed.shape[1] >= 3 else ():
+            differences = by_seed.iloc[:, place] - by_seed.iloc[:, 1:-1].mean(axis=1)
+            rows.append({"quantity": quantity, "end": end} | _compared(differences))
+    names = ["quantity", "end", "seeds", "difference", "low", "high", "verdict"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def _compared(differences: Column) -> dict[str, object]:
-    row: dict[str, object] = {"seeds": len(differences), "difference": float(differences.mean())}
-    if len(differences) < fewest_at(LEVEL):
-        return row | {"low": np.nan, "high": np.nan, "verdict": "too few seeds"}
-    samples = torch.tensor(differences.to_numpy(), dtype=torch.float64)
-    low, high = (float(end) for end in bootstrap_mean(samples, level=expanded(LEVEL, len(samples))))
-    verdict = "above" if low > 0 else "below" if high < 0 else "undecided"
-    return row | {"low": low, "high": high, "verdict": verdict}
+    low, high, verdict = np.nan, np.nan, "too few seeds"
+    if len(differences) >= fewest_at(LEVEL):
+        samples = torch.tensor(differences.to_numpy(), dtype=torch.float64)
+        ends = bootstrap_mean(samples, level=expanded(LEVEL, len(samples)))
+        low, high = (float(end) for end in ends)
+        verdict = "above" if low > 0 else "below" if high < 0 else "undecided"
+    mean = float(differences.mean())
+    interval = {"low": low, "high": high, "verdict": verdict}
+    return {"seeds": len(differences), "difference": mean, **interval}

@@ -51,9 +51,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError
-from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.ground import InputError, checked_arguments, checked_lengths, checked_seeds
 from ostools.paper.drawn_result import PaperResult
 from ostools.results import Frame, Provenance
 from ostools.theory.distances import distance, total_variation
@@ -64,8 +62,7 @@ from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
 
 def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
     """About `count` lengths from `first` to `last`, both included, evenly spread on a log axis."""
-    ratio = math.log(last / first) / (count - 1)
-    return tuple(sorted({round(first * math.exp(ratio * step)) for step in range(count)}))
+    return tuple(sorted({*np.geomspace(first, last, count).round().astype(int).tolist()}))
 
 
 LENGTHS_8, LENGTHS_9 = spread_lengths(2, 4096, 56), spread_lengths(10, 100_000, 61)
@@ -215,9 +212,8 @@ def figure_9(lengths: Sequence[int] = LENGTHS_9, seeds: Sequence[int] = SEEDS) -
         x_star = x.clone()
         x_star[:NOISY] += added[: len(x)]
         delta = prefix_total_variation(x, x_star, length_list).tolist()
-        tables.append(
-            pd.DataFrame({"length": length_list, "seed": seed, "delta": delta, "bound": bound})
-        )
+        columns = {"length": length_list, "seed": seed, "delta": delta, "bound": bound}
+        tables.append(pd.DataFrame(columns))
     frame = pd.concat(tables, ignore_index=True)
     provenance = Provenance.without_model(
         lengths=length_list, seeds=seed_list, noisy=NOISY, noise=NOISE
@@ -270,12 +266,11 @@ def _fit(curve: Frame, quantity: str) -> dict[str, object]:
 
 def _over_seeds(fitted: Frame, quantity: str, law: Law | None) -> tuple[float, float]:
     """Interval of a plain law's rate over seeds, each fitted at the lengths of the mean curve."""
-    if law is None or law.name not in ("power", "exponential"):
-        return math.nan, math.nan
     curves = fitted.groupby(["length", "seed"])[quantity].mean().unstack()
+    name = "none" if law is None else law.name
     # A zero has no log, a missing length no part in a common mean.
-    if not (curves > 0).to_numpy().all():
+    if name not in ("power", "exponential") or not (curves > 0).to_numpy().all():
         return math.nan, math.nan
     lengths = curves.index.to_numpy(dtype=float)
-    x = np.log(lengths) if law.name == "power" else lengths
+    x = np.log(lengths) if name == "power" else lengths
     return over_seeds(list(-np.polyfit(x, np.log(curves.to_numpy()), 1)[0]))[1:]

@@ -111,7 +111,7 @@ class Provenance:
     ) -> Provenance:
         """The provenance of a run on `model` now, with the arguments that define its numbers."""
         from ostools import hooks
-        from ostools.mitigations.own_file import LOADED
+        from ostools.mitigations.registry import LOADED
         from ostools.models import describe
 
         parameters |= {"own_files": dict(LOADED)} if LOADED else {}

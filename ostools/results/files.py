@@ -54,7 +54,7 @@ def decoded_fields(stored: Stored, base: pd.DataFrame, build: Build) -> Plain:
     if list(stored["dtypes"]) != [*base.columns]:
         raise ValueError("columns that are not those of the table")
     columns = {name: base[name].tolist() for name in base}
-    return {"frame": _frame(stored, columns, len(base)), **values}
+    return {"frame": _frame(stored, columns, len(base), build), **values}
 
 
 def _column_types(frame: pd.DataFrame) -> Plain:
@@ -72,11 +72,11 @@ def _column_types(frame: pd.DataFrame) -> Plain:
     }
 
 
-def _frame(stored: Stored, base: Stored, rows: int) -> pd.DataFrame:
+def _frame(stored: Stored, base: Stored, rows: int, build: Build) -> pd.DataFrame:
     """The table of `_column_types`; the values that it lacks stand in `base`, by column."""
     series_by_name = {}
     for name, dtype in stored["dtypes"].items():
-        values = [_decoded(value, _no_result) for value in stored["columns"].get(name, base[name])]
+        values = [_decoded(value, build) for value in stored["columns"].get(name, base[name])]
         if len(values) != rows:
             raise ValueError(f"{len(values)} values in column {name!r} of {rows} rows")
         series_by_name[name] = pd.Series(values, dtype=dtype)
@@ -127,7 +127,7 @@ def _decoded(value: object, build: Build) -> object:
         "tuple": lambda: tuple(_decoded(part, build) for part in stored),
         "list": lambda: [_decoded(part, build) for part in stored],
         "map": lambda: {_decoded(name, build): _decoded(part, build) for name, part in stored},
-        "table": lambda: _frame(stored, stored["columns"], stored["rows"]),
+        "table": lambda: _frame(stored, stored["columns"], stored["rows"], build),
         "tensor": lambda: _tensor(stored),
         "result": lambda: _result(stored, build),
     }
@@ -145,10 +145,6 @@ def _tensor(stored: Stored) -> object:
 
     array = np.frombuffer(base64.b64decode(stored["data"], validate=True), stored["dtype"])
     return torch.from_numpy(array.reshape(stored["shape"]).copy())
-
-
-def _no_result(name: str, values: Stored) -> object:
-    raise ValueError(f"a {name} inside a table")
 
 
 # ---- files

@@ -2,10 +2,9 @@
 command, and read as one table.
 """
 
-from ostools.sweep.executor import Executor
+from ostools.sweep.executor import Executor, Outcome, SweepPlan, plan, run
 from ostools.sweep.ray_cluster import RayCluster
 from ostools.sweep.reading import over_texts, results
-from ostools.sweep.run import Outcome, SweepPlan, plan, run
 from ostools.sweep.sweep_file import Sweep, read_sweep, sweep_of
 
 __all__ = [

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from ostools import mitigations, tasks
 from ostools.measure.swept import TEXT_TASK, Cell, Text
 from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE
-from ostools.mitigations.own_file import LOADED
+from ostools.mitigations.registry import LOADED
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.sweep.measurements import MEASUREMENTS, Options
 from ostools.sweep.sweep_file import Sweep
@@ -147,10 +148,10 @@ def _package_files(kind: type) -> Iterator[Path]:
         if module in LOADED:  # a file of the user's own
             yield Path(module)
         elif package not in {"ostools", *sys.stdlib_module_names}:
-            roots = map(Path, getattr(sys.modules[package], "__path__", ()))
-            files = [file for root in roots for file in sorted(root.rglob("*"))]
-            files += [Path(str(getattr(sys.modules[module], "__file__", "")))]
-            yield from (f for f in files if f.is_file() and "__pycache__" not in f.parts)
+            home: Any = sys.modules[package]
+            for root in map(Path, getattr(home, "__path__", [home.__file__])):
+                files = [root, *sorted(root.rglob("*"))]
+                yield from (f for f in files if f.is_file() and "__pycache__" not in f.parts)
 
 
 def _file_hash(path: Path) -> str:

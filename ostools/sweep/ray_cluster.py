@@ -26,7 +26,7 @@ import torch
 from ostools.ground import InputError, in_words, refusal, whole_number
 from ostools.models.shape import resolve_device
 from ostools.sweep.cells import KeyedCell, to_load
-from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Terms
+from ostools.sweep.executor import Bench, CellOutcome, Executor, Terms
 
 AUTO = "auto"
 RETRIES = 2
@@ -84,8 +84,10 @@ class RayCluster(Executor):
             has_gpu = any(node.get("GPU", 0) >= 1 for node in self._nodes())
         return device if device != AUTO else "cuda" if has_gpu else "cpu"
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
-        if not jobs:
+    def measure(
+        self, cells: Sequence[KeyedCell], terms: Terms
+    ) -> Generator[CellOutcome, None, None]:
+        if not cells:
             return
         needs = {"CPU": self.cpus, "GPU": int(terms.device == "cuda")}
         with _connected(self.ray, self.address):
@@ -94,31 +96,33 @@ class RayCluster(Executor):
                     f"expected a node with {self.cpus} CPUs and {needs['GPU']} GPUs for a worker, "
                     "found none"
                 )
-            yield from self._measure(jobs, terms, needs, min(room, len(jobs), self.workers or room))
+            yield from self._measure(
+                cells, terms, needs, min(room, len(cells), self.workers or room)
+            )
 
     def _nodes(self) -> list[Amounts]:
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def _measure(
-        self, jobs: Sequence[Job], terms: Terms, needs: Amounts, count: int
+        self, cells: Sequence[KeyedCell], terms: Terms, needs: Amounts, count: int
     ) -> Iterator[CellOutcome]:
-        """Every job once. Those of one model follow each other: a worker mostly keeps the model
+        """Every cell once. Those of one model follow each other: a worker mostly keeps the model
         that it has.
         """
-        queue = deque(sorted(jobs, key=lambda job: to_load(job.keyed_cell.cell)))
+        queue = deque(sorted(cells, key=lambda keyed_cell: to_load(keyed_cell.cell)))
         kind = self.ray.remote(Worker).options(
             num_cpus=needs["CPU"], num_gpus=needs["GPU"], scheduling_strategy="SPREAD"
         )
         idle = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
         losses = Counter[KeyedCell]()
         # Workers and their cells, by the references of the results.
-        working: dict[object, tuple[Any, Job]] = {}
+        working: dict[object, tuple[Any, KeyedCell]] = {}
         while working or (queue and idle):
             while queue and idle:
-                worker, job = idle.pop(0), queue.popleft()
-                working[worker.measure.remote(job.keyed_cell)] = worker, job
+                worker, keyed_cell = idle.pop(0), queue.popleft()
+                working[worker.measure.remote(keyed_cell)] = worker, keyed_cell
             (reference, *_), _ = self.ray.wait(list(working))
-            worker, job = working.pop(reference)
+            worker, keyed_cell = working.pop(reference)
             try:
                 rows = self.ray.get(reference)
                 idle.append(worker)
@@ -126,14 +130,14 @@ class RayCluster(Executor):
                 # A worker that waits for a node that does not come would never end.
                 if len(working) + len(idle) < _room(self._nodes(), needs):
                     idle.append(kind.remote(terms, os.getcwd(), self.cpus))
-                losses[job.keyed_cell] += 1
-                if losses[job.keyed_cell] <= RETRIES:
-                    queue.appendleft(job)
+                losses[keyed_cell] += 1
+                if losses[keyed_cell] <= RETRIES:
+                    queue.appendleft(keyed_cell)
                     continue
                 rows = f"its worker was lost {RETRIES + 1} times: {in_words(error)[:500]}"
-            yield job.keyed_cell, rows
-        for job in queue:
-            yield job.keyed_cell, "no node of the cluster has room for a worker any more"
+            yield keyed_cell, rows
+        for keyed_cell in queue:
+            yield keyed_cell, "no node of the cluster has room for a worker any more"
 
 
 class Worker(Bench):

@@ -21,10 +21,9 @@ from ostools.ground import InputError, checked_arguments, checked_name
 from ostools.ground.names import checked_path
 from ostools.measure.swept import the_one
 from ostools.results import Frame, Provenance, Result
-from ostools.sweep.cell_file import MADE_BY
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.measurements import MEASUREMENTS
-from ostools.sweep.store import Failure, Store
+from ostools.sweep.store import MADE_BY, Failure, Store
 
 Value = TypeVar("Value")
 PLACE = "__cell__"

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 
 LeftFactor = Float[Tensor, "head d_model d_head"]
 Right = Float[Tensor, "head d_head d_model"]

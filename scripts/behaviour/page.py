@@ -15,7 +15,7 @@ from ostools.measure.answers.paired import answer_difference
 from ostools.measure.answers.reading import CUT_OFF
 from ostools.measure.answers.result import Evaluation, from_rows
 from ostools.results import Frame, frame_of
-from ostools.theory.statistics.heaping import heaping
+from ostools.theory.statistics.answers import heaping
 from ostools.theory.statistics.intervals import wilson
 from scripts.behaviour import cells
 from scripts.behaviour.store import answers, measured

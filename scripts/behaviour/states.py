@@ -22,9 +22,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.measure.answers.probability import line_ends
-from ostools.measure.passes.last_tokens import Unembedding, batching_of, last_rows
+from ostools.measure.passes.batches import batching_of
+from ostools.measure.passes.last_tokens import Unembedding, last_rows, prefix_tree
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.passes.trees import prefix_tree
 from ostools.measure.position import ANSWER, POSITIONS, read_at, split_line
 from ostools.measure.probes.scores import LENGTH, Place, of_length, said_by_probes, splits
 from ostools.measure.prompts import agreeing
@@ -93,7 +93,7 @@ class Read:
             dict.fromkeys(ids for line in lines for ids in (*line.ids.values(), *line.forced))
         )
         work, tree = Precision.of_name(dtype).prepared(model), prefix_tree(distinct)
-        y = last_rows(work, distinct, tree, batching_of(work, [tree])).y
+        y = last_rows(work, distinct, tree, batching_of(work, is_chain=tree.is_chain)).y
         return cls(work, y, {ids: index for index, ids in enumerate(distinct)})
 
     def at(self, ids: Ids) -> Tensor:

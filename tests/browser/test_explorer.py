@@ -18,15 +18,9 @@ from tests.browser.opening import CONTRAST, open_page
 pytestmark = pytest.mark.slow
 STATES: dict[str, dict[str, Any]] = {
     "full": {"view": "full"},
-    "beside": {"view": "frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
     "heads": {"view": "attention", "layer": 1, "head": 2},
     "collapse": {"view": "collapse", "longest": 8},
-    "pair": {
-        "view": "attribution",
-        "logit": "1",
-        "beside": "prompt",
-        "other": "Once upon a time there was a dog",
-    },
+    "parts": {"view": "attribution", "logit": "1"},
 }
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>1</b>"

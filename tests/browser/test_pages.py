@@ -22,7 +22,6 @@ PALE = {
     "Ablation": "mark-rect role-mark",
     "Attention": "mark-rect role-mark",
     "Patching": "mark-rect role-mark",
-    "LinearRange": "mark-rect role-mark",  # bands around a level that is drawn in full
     "Retrieval": "mark-line role-mark",  # seeds, whose mean is drawn in full
 }
 """Marks that may be paler than 3:1, by the beginning of their class."""

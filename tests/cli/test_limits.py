@@ -13,8 +13,7 @@ import torch
 
 from ostools.cli import limits
 from ostools.cli.commands import MEASURED, Command
-from ostools.ground.memory import Free
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.jacobian import linearisation_run
 from ostools.measure.measurement import RECORDS
 from ostools.models.files.sources import locate
@@ -28,11 +27,11 @@ PROMPT = ("sensitivity", "--prompt", "The 11")
 def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     run, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "free_memory", lambda: Free(1 << 10, "on this machine"))
+    monkeypatch.setattr(limits, "available_memory", lambda _: 1 << 10)
     found = run(*PROMPT, "--model", directory)
     assert_refused(
         found,
-        "of it before the work begins, found 0.00 GiB free on this machine",
+        "of it before the work begins, found 0.000977 MiB free",
         "load the model with --load-dtype bfloat16",
     )
     _, _, narrow = run(*PROMPT, "--model", directory, "--load-dtype", "bfloat16")

@@ -50,7 +50,7 @@ SHOWN = [
     ),
     (
         "mitigate --mitigations separator:every=2 --lengths 3 --measures answers --elicitation zero-shot",
-        "Study, verdicts|separator:every=2|not decided|no question could be lost",
+        "Study, verdicts|separator:every=2|not decided",
     ),
     ("reproduce figure 2 --lengths 2 --no-chat", "Figure 2|The paper's is of Gemini"),
     (

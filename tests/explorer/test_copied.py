@@ -1,4 +1,4 @@
-"""The copied code gives what the page shows; two sides are compared where tokens correspond."""
+"""The copied code gives what the page shows."""
 
 from __future__ import annotations
 
@@ -14,29 +14,21 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.explorer.answer import answer
 from ostools.explorer.app import application
-from ostools.explorer.recipe import RecipeResult, Runs
+from ostools.explorer.runs import Runs
 from ostools.explorer.views import VIEWS, ViewRequest
 from ostools.models import load_model
 
-PROMPT, SECOND_PROMPT = "The 11 of 11", "The 12 12 of 11"
-HINT, WINDOW = (
-    {"beside": "mitigation", "other": name} for name in ("hint", "sliding-window:window=3")
-)
-SECOND = {"beside": "prompt", "other": SECOND_PROMPT}
+PROMPT = "The 11 of 11"
 slow = pytest.mark.slow
 CASES: list[Any] = [
-    ("attention", {"layer": 1, "head": 2, **HINT}),
+    ("attention", {"layer": 1, "head": 2}),
     *(
         pytest.param(view, values, marks=slow)
         for view, values in (
             *((name, {}) for name in VIEWS if name not in ("frozen", "full", "collapse")),
             ("frozen", {"layer": 2}),
             ("full", {"logit": "1"}),
-            ("full", WINDOW),
-            ("sketch-frozen", SECOND),
-            ("attention", SECOND),
-            ("attribution", SECOND),
-            ("collapse", {"longest": 8, **WINDOW}),
+            ("collapse", {"longest": 8}),
         )
     ),
 ]
@@ -61,15 +53,6 @@ def loaded(name: str, **options: Any) -> TransformerBridge:
     return load_model(name, **options)
 
 
-def run_copied(shown: dict[str, Any]) -> RecipeResult:
-    """The results of the copied code."""
-    scope: dict[str, Any] = {}
-    exec(shown["code"], scope)
-    if "first" not in scope:
-        return RecipeResult((scope["result"],))
-    return RecipeResult((scope["first"], scope["second"]), scope.get("result"))
-
-
 @pytest.mark.parametrize(("view", "values"), CASES, ids=str)
 def test_the_copied_code_gives_what_is_shown(
     page: TestClient,
@@ -80,18 +63,11 @@ def test_the_copied_code_gives_what_is_shown(
 ) -> None:
     monkeypatch.setattr("ostools.models.load_model", loaded)
     shown = ask(page, view, **values)
-    results = run_copied(shown)
+    scope: dict[str, Any] = {}
+    exec(shown["code"], scope)
     request = ViewRequest.of({"view": view, "prompt": PROMPT, **values}, embedded)
-    assert json.loads(json.dumps(answer(request, results))) == shown
+    assert json.loads(json.dumps(answer(request, scope["result"]))) == shown
     assert all(json.loads(chart["chart"]) for chart in shown["charts"])
-    assert len(shown["charts"]) == len(results.results)
-
-
-def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) -> None:
-    refused = ask(page, "frozen", beside="mitigation", other="sliding-window:window=300")
-    (note,) = refused["notes"]
-    assert note.startswith("The mitigation is inactive, so the prompt is shown alone. ")
-    assert {**refused, "notes": []} == ask(page, "frozen")
 
 
 def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(

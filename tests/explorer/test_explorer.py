@@ -15,10 +15,8 @@ from starlette.testclient import TestClient
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.explorer import recipe
 from ostools.explorer.app import application
-from ostools.explorer.recipe import Runs, Stopped
-from ostools.explorer.recipe import run as real_run
+from ostools.explorer.runs import Runs, Stopped
 from ostools.explorer.views import COTANGENTS, ViewRequest
 from ostools.ground.errors import InputError
 from ostools.hooks import HookError
@@ -56,7 +54,9 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
         ask(page, "sketch-frozen", layer=1),
         ask(page, "sketch-frozen", layer=1, chart=False),
     )
-    assert quick == {**whole, "charts": [], "notes": []}
+    assert quick == {**whole, "charts": []}
+    (note,) = ask(page, "frozen")["charts"][0]["notes"][:1]
+    assert note.startswith("Arithmetic: the norms of all tokens together may be off by up to")
     assert ask(page, "frozen", before=1, layer=1, chart=False) == quick
     assert ask(page, "frozen", before=0, layer=1, chart=False) == ask(
         page, "attention", chart=False
@@ -121,34 +121,11 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "full", "prompt": "x" * 30_000}, "shorten it"),
         ({"view": "full", "prompt": PROMPT, "layer": 5}, "from 0 to 4, found 5"),
         ({"view": "full", "prompt": PROMPT, "layer": True}, "from 0 to 4, found True"),
-        ({"view": "full", "prompt": PROMPT, "beside": "model"}, "unknown second side 'model'"),
-        (
-            {"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "hnt"},
-            "did you mean 'hint'",
-        ),
-        (
-            {
-                "view": "full",
-                "prompt": PROMPT,
-                "beside": "mitigation",
-                "other": "separator:every=3",
-            },
-            "items of a task's",
-        ),
         ({"view": "full", "prompt": PROMPT, "logit": ["1"]}, "expected a next token"),
         ({"view": "attention", "prompt": PROMPT, "head": 4}, "from -1 to 3, found 4"),
         ({"view": "collapse", "prompt": PROMPT, "longest": 10_000}, "from 8 to 512"),
         ({"view": "full", "prompt": "1 " * 9_000}, "context"),
         ({"view": "full", "prompt": "half \ud83d"}, "of Unicode text"),
-        (
-            {
-                "view": "full",
-                "prompt": PROMPT,
-                "beside": "mitigation",
-                "other": "repeat-prompt:times=10000",
-            },
-            "expected a prompt under the mitigation of at most 20,000 characters, found 69,999",
-        ),
         ([1], "JSON object"),
     ],
 )
@@ -171,7 +148,7 @@ def test_a_form_of_another_page_and_what_hooks_refuse(
     def refused(*given: object) -> None:
         raise HookError("expected a model without edits")
 
-    monkeypatch.setattr(recipe, "run", refused)
+    monkeypatch.setattr(ViewRequest, "run", refused)
     found = page.post("/run", json={"view": "full", "prompt": "unmeasured"})
     assert (found.status_code, found.json()) == (400, {"error": "expected a model without edits"})
 
@@ -192,7 +169,7 @@ def test_what_is_shown_can_be_saved_and_no_path_reaches_the_disk(page: TestClien
 def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     embedded: TransformerBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, told = threading.Event(), []
+    begun, told, real_run = threading.Event(), [], ViewRequest.run
 
     def endless(request: ViewRequest, model: Any, progress: Any) -> Any:
         if request.prompt != "endless":
@@ -202,7 +179,7 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
             progress(len(told), 100)
             told.append(request.prompt)
 
-    monkeypatch.setattr(recipe, "run", endless)
+    monkeypatch.setattr(ViewRequest, "run", endless)
 
     async def gone() -> bool:
         return begun.is_set()
@@ -211,11 +188,10 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
         made = Runs(embedded)
         with pytest.raises(Stopped):
             await made.finished(ViewRequest("frozen", "endless"), gone, str)
-        sides = await made.finished(
-            ViewRequest("sketch-frozen", PROMPT), still_waits, lambda found: found.sides
-        )
+        sketch = ViewRequest("sketch-frozen", PROMPT)
+        result = await made.finished(sketch, still_waits, lambda found: found)
         made.close()
-        return sides[0]
+        return result
 
     found = asyncio.run(both())
     assert told

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.memory import cgroup_limits
-from ostools.ground.out_of_memory import chunk, in_smaller_chunks
+from ostools.ground.memory import cgroup_limits, chunk, in_smaller_chunks
 
 GIB = 1 << 30
 
@@ -32,7 +31,7 @@ def left(tmp_path: Path) -> Callable[[str], list[int]]:
 
     def found(content: str) -> list[int]:
         (tmp_path / "cgroup").write_text(content)
-        return [limit.bytes for limit in cgroup_limits(tmp_path / "cgroup", tmp_path / "fs")]
+        return list(cgroup_limits(tmp_path / "cgroup", tmp_path / "fs"))
 
     return found
 

@@ -76,17 +76,6 @@ def test_an_edit_that_no_forward_pass_reached_is_refused() -> None:
         pass
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3"])
-def test_mask_equals_hugging_faces_own_sliding_window(family, tokens: Tokens) -> None:
-    """The same weights configured with a narrower window on their sliding layers: bit-identical
-    logits.
-    """
-    narrow = make_model(family, seed=1, window=3)(tokens).logits
-    model = tiny_model(family, seed=1, window=5)
-    with hooks.mask_scores(model, window, layers=[0]):
-        assert torch.equal(model(tokens), narrow)
-
-
 def test_zero_ablation_removes_exactly_the_heads_term(
     model: TransformerBridge, tokens: Tokens
 ) -> None:
@@ -111,15 +100,6 @@ def test_a_mean_is_that_of_the_reference(model: TransformerBridge, tokens: Token
     ):
         model(tokens)
     torch.testing.assert_close(mean["z"][1][:, :, 2], stored[:, :, 2].mean((0, 1)).expand(2, 9, -1))
-
-
-def test_cut_edges_have_no_weight(model: TransformerBridge, tokens: Tokens) -> None:
-    with (
-        hooks.ablate_edges(model, [(0, 0, 8, 7)]),
-        hooks.capture(model, "pattern") as record,
-    ):
-        model(tokens)
-    assert (record["pattern"][0][:, 0, 8, 7] == 0).all()
 
 
 @pytest.mark.parametrize("step", quick([1, 5], 5))

@@ -22,7 +22,7 @@ from ostools.measure.ablation.questions import (
     of_task,
     pair_distance,
 )
-from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.answers.answers import answer_log_probability
 from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import render_prompt
 from tests.checkpoints import Family, make_model, tiny_model

@@ -30,7 +30,7 @@ OF_A_TEXT: dict[Any, dict[str, Any]] = {
     ost.attention: {},
     ost.measure.attention_baselines: {},
     measure.head_scores: {},
-    ost.measure.linear_range: {"draws": 1},
+    ost.measure.linear_range: {},
 }
 OF_A_QUESTION = [
     function

@@ -46,7 +46,7 @@ def model_of(family: str = "llama", dtype: torch.dtype = torch.float32) -> Trans
 
 
 def _faithfulness(model: TransformerBridge, prompt: str | Prompt, **under: Any) -> Result:
-    return ost.measure.faithfulness(model, ost.bounds(model, prompt, **under), draws=1, **under)
+    return ost.measure.faithfulness(model, ost.bounds(model, prompt, **under), **under)
 
 
 MEASUREMENTS: dict[str, Callable[..., Result]] = {

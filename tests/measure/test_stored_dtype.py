@@ -64,7 +64,6 @@ def test_faithfulness_takes_the_models_own_answer(two_answers: Any) -> None:
         model,
         ost.sensitivity(model, prompt, **options),
         ways="removed",
-        draws=1,
     )
     assert found.provenance.parameters["logit"] == narrow
 

@@ -15,7 +15,7 @@ import pytest
 import ostools as ost
 from ostools.mitigations import Composed, Hint, MitigationError, Separator, label, mitigation
 from ostools.mitigations.named import typed
-from ostools.mitigations.own_file import LOADED
+from ostools.mitigations.registry import LOADED
 from ostools.sweep.sweep_file import read_sweep
 from tests.cli.asking import assert_refused
 

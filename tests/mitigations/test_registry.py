@@ -77,7 +77,7 @@ def test_every_built_in_name_is_a_class_that_is_there(name: str) -> None:
         ("", "unknown mitigation ''"),
         ("separator:evry=3", "has no option 'evry': did you mean 'every'"),
         ("separator:every=three", "every: Input should be a valid integer, .* found 'three'"),
-        ("separator:every=3.0", "every: Value error, expected a whole number, found '3.0'"),
+        ("separator:every=3.0", "every: expected a whole number, found '3.0'"),
         ("separator:every=3,hint", "found '3,hint'; give another mitigation by itself"),
         ("separator:every=0", "expected every of at least 1, found 0"),
         ("separator:every=1,every=2", "option 'every' is given twice"),

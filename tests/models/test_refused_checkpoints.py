@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import ostools as ost
-from ostools.measure.answers.answers import end_ids
+from ostools.measure.answers.probability import end_ids
 from ostools.models import load_model
 from tests.checkpoints import edit_config, make_model, write_checkpoint
 

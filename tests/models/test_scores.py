@@ -27,7 +27,7 @@ from ostools import hooks
 from ostools.measure.answers.answers import answers
 from ostools.models import describe, load_model
 from ostools.models.families import family_of_config
-from ostools.models.lens.attention import FLOAT32_SCORES
+from ostools.models.lens import FLOAT32_SCORES
 from ostools.models.load import wrapped
 from ostools.models.precision.casting import view_in
 from ostools.models.precision.scores import own_attention

@@ -4,12 +4,9 @@ id.
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import Callable
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +28,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
-from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
-from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
-from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
-from ostools.models.tokenizer_calls import TextTokenizer
-from ostools.models.tokens import _whole_numbers, prompt_ids
+from ostools.models.tokens import _whole_numbers
 from tests.checkpoints import (
     CHAT_TEMPLATE,
     CONTROL,
@@ -54,47 +46,6 @@ TEXTS = (
     "\t\ttabs\t",
     "<|im_start|>user",
 )
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "embedded",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in PACKAGED_MODELS
-            if is_installed(name)
-        ),
-    ],
-)
-def test_a_tokenizer_for_plain_texts_gives_the_ids_of_transformers_own(name: str) -> None:
-    checkpoint = locate(name, None, None)
-    tokenizer, own = read_text_tokenizer(checkpoint), read_tokenizer(checkpoint)
-    assert own is not None
-    assert type(tokenizer) is TextTokenizer
-    assert tokenizer.chat_template == own.chat_template
-    for text, bos in product(TEXTS, (None, True, False)):
-        assert _ids(tokenizer, text, bos) == _ids(own, text, bos), (text, bos)
-
-
-def _ids(tokenizer: Any, text: str, bos: bool | None) -> list[int] | str:
-    try:
-        return prompt_ids(tokenizer, text, bos)
-    except InputError as error:
-        return str(error)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [{"add_bos_token": True}, {"tokenizer_class": "GemmaTokenizer"}, {"pad_token": "<new>"}],
-)
-def test_a_tokenizer_with_settings_beside_tokenizer_json_is_transformers_own(
-    setting: dict[str, Any], tmp_path: Path
-) -> None:
-    folder = shutil.copytree(EMBEDDED_DIRECTORY, tmp_path / "model")
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | setting), "utf-8")
-    assert type(read_text_tokenizer(Checkpoint("copy", folder))) is not TextTokenizer
 
 
 @cache

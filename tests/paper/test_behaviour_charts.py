@@ -80,7 +80,7 @@ def test_what_an_answer_is_called_in_chart_and_on_the_terminal(
     assert answer_outcomes(frame).tolist() == [outcome for *_, outcome in SAID]
     figure = Figure2(frame, provenance(2))
     assert (
-        "last digit right at 1 of 7, 1 right, in other words, 1 something else, 1 cut off"
+        "last digit: 3 wrong, 1 right, 1 right, in other words, 1 something else, 1 cut off"
         in words_of(figure.plot())
     )
     show(figure)

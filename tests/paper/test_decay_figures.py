@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.paper.charts.decay import law_words
+from ostools.paper.charts.curves import law_words
 from ostools.paper.synthetic import decay_fits, spread_lengths
 from ostools.theory.positions import sinusoidal
 from tests.reporting.made import rows_of

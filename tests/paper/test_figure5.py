@@ -16,10 +16,11 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.models import encode
 from ostools.paper import Figure5, figure_5
-from ostools.paper.figure5 import FIGURE_5_READING
+from ostools.paper.figure5 import FIGURE_5_READING, hidden_counts
 from ostools.theory.distances import distance, head_chunks
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token
+from tests.reporting.made import made_collapse
 from tests.sets import quick
 
 LENGTHS = (1, 3, 9)
@@ -117,3 +118,14 @@ def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> Non
     model = tiny_model("gemma", d_model=30)
     with pytest.raises(InputError, match="4 heads do not divide d_model = 30"):
         figure_5(model, "a", lengths=[1, 2])
+
+
+def test_pairs_of_a_hidden_range_whose_right_answers_differ_are_counted() -> None:
+    """10 / n is below 0.33 from n = 31 on. 31 to 127 are 97 pairs within the lengths; where 127 and
+    128 have one first token, 96.
+    """
+    curve = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33})
+    tokens = {n: str(n) for n in range(1, 129)}
+    assert hidden_counts(curve, tokens).frame["tested_pairs"].tolist() == [97]
+    tokens[128] = tokens[127]
+    assert hidden_counts(curve, tokens).frame["tested_pairs"].tolist() == [96]

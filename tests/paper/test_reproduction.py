@@ -62,12 +62,13 @@ def reproduced(
 def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path) -> None:
     store, result = Parts(tmp_path), EVERY["Figure9"]()
     store.keep("part", "key", {"one": result}, 1.5)
-    found = store.results("part", "key")
+    found = store.stored("part", "key")
     assert found is not None
-    assert type(found["one"]) is type(result)
-    assert_frame_equal(found["one"].frame, result.frame)
-    assert store.seconds("part") == 1.5
-    assert store.results("part", "another key") is None
+    results, seconds = found
+    assert type(results["one"]) is type(result)
+    assert_frame_equal(results["one"].frame, result.frame)
+    assert seconds == 1.5
+    assert store.stored("part", "another key") is None
 
 
 # --- Resuming
@@ -123,9 +124,9 @@ def test_a_broken_part_is_not_there(
     told: list[str] = []
     store = Parts(tmp_path, told.append)
     store.keep("part", "key", {"one": EVERY["Figure9"]()}, 1.0)
-    assert store.results("part", "key") is not None
+    assert store.stored("part", "key") is not None
     spoil(tmp_path / name)
-    assert store.results("part", "key") is None
+    assert store.stored("part", "key") is None
     assert len(told) == (name != "part.json" or spoil is not Path.unlink)
 
 
@@ -182,7 +183,7 @@ def test_the_papers_recipe_is_read_and_names_every_part_with_all_its_arguments()
     assert {name: set(arguments) for name, arguments in written.items()} == {
         name: set(part.arguments) for name, part in PARTS.items()
     }
-    assert asked.arguments == written
+    assert asked.parts == written
     assert "NOT RUN HERE" in EXAMPLE.read_text(encoding="utf-8")
 
 
@@ -191,9 +192,9 @@ def test_the_papers_recipe_is_read_and_names_every_part_with_all_its_arguments()
     [
         ("model: [1]", "model"),
         ("modle: x", "modle"),
-        ("- 1", "expected the keys"),
+        ("- 1", "the keys model"),
         ("parts: {figure-1: {}}", "unknown part 'figure-1'"),
-        ("parts: {figure-9: {seeds: -1}}", "whole number"),
+        ("parts: {figure-9: {seeds: -1}}", "figure-9: seeds such as 5"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
@@ -201,7 +202,7 @@ def test_a_recipe_that_cannot_be_is_refused_in_words(tmp_path: Path, text: str, 
     file.write_text(text)
     with pytest.raises(InputError, match=words) as refused:
         read_recipe(file)
-    assert str(refused.value).startswith(str(file))
+    assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

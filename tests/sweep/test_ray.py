@@ -4,13 +4,9 @@ lost on the way.
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import re
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -19,15 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.sweep import RayCluster, plan, ray_cluster, read_sweep, results, run, sweep_of
+from ostools.sweep import (
+    RayCluster,
+    executor,
+    plan,
+    ray_cluster,
+    results,
+    run,
+    sweep_of,
+)
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.ray_cluster import Worker
 from stress._runs import table
-from tests.sweep.test_run import SHORT, asked
+from tests.sweep.test_run import asked
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 # Ray leaves sockets and processes to the garbage collector.
@@ -73,9 +76,6 @@ class Lethal(Mitigation):
     def hooks(self, model):
         os._exit(3)  # as the kernel ends a process that takes too much memory
 """
-PLANNING = importlib.import_module(
-    "ostools.sweep.run"
-)  # the module: the package has a function of that name
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
@@ -85,20 +85,6 @@ def address(cluster: Any) -> str:
 
 def stored(out: Path) -> int:
     return len(list((out / "cells").glob("[!.]*.parquet")))
-
-
-def workers() -> list[psutil.Process]:
-    """The workers' processes on this machine, by the name that Ray gives them."""
-    return [
-        process for process in psutil.process_iter() if _title(process).startswith("ray::Worker")
-    ]
-
-
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 class Harm(threading.Thread):
@@ -188,48 +174,15 @@ def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     ],
 )
 def test_a_worker_with_another_plugin_checkpoint_or_code_measures_nothing(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+    written: Path, tmp_path: Path, name: str, message: str
 ) -> None:
     nothing = "0" * 16
-    monkeypatch.setattr(
-        PLANNING,
-        name,
-        lambda *of: KeyedCell(of[0], nothing) if name == "keyed" else nothing,
-    )
-    found = plan(sweep_of(asked(written, **FEW)), tmp_path)
-    assert re.search(
-        message, str(Worker(found.terms, os.getcwd(), 1).measure(found.pending[0].keyed_cell))
-    )
-
-
-def test_rows_are_told_of_the_cell_that_they_are_of_whichever_is_done_first(
-    written: Path, tmp_path: Path
-) -> None:
-    """On a Ray that is made up: the last cell that was begun is done first."""
-    found = plan(sweep_of(asked(written, **FEW)), tmp_path)
-
-    class Remote:
-        def __init__(self, call: Any) -> None:
-            self.remote = call
-
-        def options(self, **_: Any) -> Remote:
-            return self
-
-    worker = type(
-        "AWorker", (), {"measure": Remote(lambda keyed_cell: f"of {keyed_cell.cell.dtype}")}
-    )
-    fake: Any = type("Ray", (), {})()
-    fake.remote = lambda _: Remote(lambda *_: worker())
-    fake.wait = lambda references: ([references[-1]], references[:-1])
-    fake.get = lambda reference: reference
-    fake.exceptions = ray.exceptions
-    executor = object.__new__(RayCluster)
-    object.__setattr__(executor, "ray", fake)
-    object.__setattr__(executor, "cpus", 1)
-    needs = {"CPU": 1.0, "GPU": 0.0}
-    outcomes = list(executor._measure(found.pending, found.terms, needs, count=2))
-    assert len(outcomes) == 2
-    assert [rows for _, rows in outcomes] == [f"of {cell.cell.dtype}" for cell, _ in outcomes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            executor, name, lambda *of: KeyedCell(of[0], nothing) if name == "keyed" else nothing
+        )
+        found = plan(sweep_of(asked(written, **FEW)), tmp_path)
+    assert re.search(message, str(Worker(found.terms, os.getcwd(), 1).measure(found.pending[0])))
 
 
 # --- room
@@ -286,56 +239,3 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 
 
 # --- the command
-
-
-def command(written: Path, tmp_path: Path, *options: str) -> subprocess.Popen[str]:
-    """A sweep of 16 cells of 12 lengths: it is under way for as long as it takes to look at it."""
-    tasks = ["copy-last", "copy-first", "count-ones", "sum-ones"]
-    long = asked(
-        written,
-        **{
-            **MANY,
-            "tasks": tasks,
-            "lengths": "3:14",
-            "measurements": {**SHORT, "max_new_tokens": 40},
-        },
-    )
-    (tmp_path / "sweep.yaml").write_text(json.dumps(long))
-    code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
-    arguments = [
-        "sweep",
-        "run",
-        str(tmp_path / "sweep.yaml"),
-        "--out",
-        str(tmp_path / "out"),
-        "--json",
-        *options,
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
-    piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, **piped)
-
-
-@pytest.mark.slow
-def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
-    written: Path, tmp_path: Path
-) -> None:
-    running = command(written, tmp_path, "--workers", "2" if (psutil.cpu_count() or 1) > 1 else "1")
-    try:
-        while not (workers() and stored(tmp_path / "out")) and running.poll() is None:
-            time.sleep(0.05)
-        assert running.poll() is None, "\n".join(running.communicate())
-        begun = psutil.Process(running.pid).children(recursive=True)
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
-    finally:
-        running.kill()
-    assert (running.returncode, out) == (130, "")
-    told = [line for line in err.splitlines() if not line.startswith("measuring cells: ")]
-    # Ray itself tells of cells that go with their workers
-    assert [line for line in told if "(raylet)" not in line] == ["ostools: interrupted"]
-    assert psutil.wait_procs(begun, timeout=20)[1] == []
-    kept = stored(tmp_path / "out")
-    left = plan(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")
-    assert (len(left.pending), left.failed) == (len(left.keyed_cells) - kept, ())
-    assert 0 < kept < len(left.keyed_cells)

@@ -16,10 +16,9 @@ import pytest
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.sweep import results
-from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.reading import read
-from ostools.sweep.store import Store
+from ostools.sweep.store import Store, file_of
 
 GIVEN = Provenance({"name": "made", "weight_hash": "ab"}, {}, None, {"torch": "1"})
 Change = Callable[[Any], Any]

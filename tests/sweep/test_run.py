@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,7 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.measure.probes.failure_stage import COLUMNS
-from ostools.reporting.sweep.report import sweep_report
-from ostools.sweep import plan, results, run, sweep_of
+from ostools.sweep import results, run, sweep_of
 from ostools.sweep.cells import sources
 
 SHORT = {"name": "evaluate", "max_new_tokens": 6}
@@ -127,41 +124,3 @@ def test_the_commands(
     assert "2 failed" in shown
     assert err.count("\n") == 2
     assert "tokens" in err
-
-
-STAGES = {
-    **{
-        "tasks": "count-ones-bernoulli:tidy=true",
-        "lengths": "3:7",
-        "dtypes": ["bfloat16"],
-        "seeds": [0, 1],
-    },
-    **{
-        "mitigations": "separator:every=2",
-        "measurements": {"name": "failure-stage", "sequences": 12},
-    },
-}
-
-
-@pytest.mark.slow
-def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(
-    written: Path, tmp_path: Path
-) -> None:
-    done = run(sweep_of(asked(written, **STAGES)), tmp_path / "out")
-    assert (done.measured, done.failed) == (2, ())
-    found: Any = results(tmp_path / "out")
-    how: Any = {
-        name: STAGES[key] for name, key in (("dtypes", "dtypes"), ("mitigation", "mitigations"))
-    }
-    how |= {"lengths": range(3, 8), "seeds": range(12, 24), "random_weights": False}
-    alone: Any = ost.measure.failure_stage(ost.load_model(written), STAGES["tasks"], **how).frame
-    of_one = [name for name in COLUMNS if name not in ("task", "mitigation")]
-    mine: Any = found[found["seed"] == 1][of_one].reset_index(drop=True)
-    theirs: Any = alone[of_one].reset_index(drop=True)
-    # The model is loaded once in float32 and cast there: the same bits.
-    pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
-
-    assert not plan(sweep_of(asked(written, **STAGES)), tmp_path / "out").pending
-    page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
-    assert len(re.findall(r'id="failure-stage-\d', page)) >= 2
-    assert "from what is stored" not in page

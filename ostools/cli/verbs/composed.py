@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ostools.ground.lens import TransformerBridge
     from ostools.ground.progress import Progress
     from ostools.measure import Faithfulness, Profile, Sensitivity
-    from ostools.measure.faithfulness.deletion import Way
+    from ostools.measure.faithfulness.faithfulness import Way
     from ostools.mitigations import Mitigation
     from ostools.models import Prompt
     from ostools.tasks.questions import Question
@@ -38,15 +38,13 @@ def faithfulness(
     *,
     logit: str | int | Sequence[str | int] | None = None,
     ways: Way | Sequence[Way] | None = None,
-    draws: int = 4,
-    seed: int = 0,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Faithfulness:
     """Ask whether sensitivity is use: take tokens out.
 
-    Each token before the last is removed, replaced by another of its kind, and masked in attention.
+    Each token before the last is removed, and masked in attention.
     How far the last representation, the answer and the next token move is ranked beside what was
     measured of the token.
     """
@@ -58,8 +56,6 @@ def faithfulness(
         cast("Sensitivity", measured),
         logit=logit,
         ways=ways,
-        draws=draws,
-        seed=seed,
         mitigation=mitigation,
         progress=progress,
     )

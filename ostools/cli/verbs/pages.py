@@ -94,7 +94,6 @@ def reproduce(
     from ostools.measure import read_answers
     from ostools.paper.claims.claims import chosen_claims
     from ostools.paper.claims.parts import (
-        checked_arguments,
         claim_questions,
         parts_of,
         reproduction_memory,
@@ -112,12 +111,13 @@ def reproduce(
         _show_claims(write_reproduction(hosted, figures, out=out, say=terminal.note))
         return
     settings = Recipe() if recipe is None else read_recipe(recipe)
-    store, arguments = Parts(out), checked_arguments(settings.arguments)
+    store = Parts(out)
     store.require_ours()
 
     def memory(unloaded: Unloaded) -> int:
-        missing = [part.name for part in parts_of(claims) if not store.has(part.name)]
-        return reproduction_memory(unloaded, {name: arguments[name] for name in missing})
+        names = [part.name for part in parts_of(claims)]
+        missing = {n: settings.parts[n] for n in names if not store.record_of(n).exists()}
+        return reproduction_memory(unloaded, missing)
 
     name, device = model or settings.model, GLOBALS.device or settings.device
     dtype = GLOBALS.load_dtype or settings.dtype
@@ -128,7 +128,7 @@ def reproduce(
             out=out,
             progress=progress,
             say=terminal.note,
-            arguments=settings.arguments,
+            arguments=settings.parts,
             recipe=recipe and str(recipe),
         )
     _show_claims(reproduction)

@@ -71,11 +71,13 @@ def run(
 
 def _show_plan(plan: SweepPlan) -> None:
     """Print every missing cell with the bytes that it is forecast to take."""
+    from ostools.sweep.executor import forecast
+
     rows = []
-    for job in plan.pending:
-        cell = job.keyed_cell.cell
+    for keyed_cell in plan.pending:
+        cell = keyed_cell.cell
         row = {**cell.columns, "lengths": len(cell.lengths), "to": cell.lengths[-1]}
-        rows.append(row | {"forecast_bytes": job.forecast.memory})
+        rows.append(row | {"forecast_bytes": forecast(cell, plan.terms.device).memory})
     terminal.give_tables({f"{len(rows)} of {len(plan.keyed_cells)} cells are missing": rows})
 
 

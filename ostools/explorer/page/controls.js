@@ -15,21 +15,13 @@ const controls = (function () {
     if (takes("layers")) { found.layer = Number(get("layer").value); }
     if (takes("head")) { found.head = Number(get("head").value); }
     if (takes("logit") && get("logit").value) { found.logit = get("logit").value; }
-    if (get("beside").value) {
-      found.beside = get("beside").value;
-      if (found.beside === "prompt") { found.other = get("other").value; }
-      if (found.beside === "mitigation") { found.other = get("mitigation").value; }
-    }
     if (takes("longest")) { found.longest = Number(get("longest").value); }
     return found;
   }
 
   // What is missing before anything can be asked; empty where nothing is.
   function missing() {
-    const found = asked();
-    if (!found.prompt) { return "Type a prompt."; }
-    if (found.beside === "prompt" && !found.other) { return "Type the second prompt."; }
-    return found.beside === "mitigation" && !found.other ? "Name a mitigation, such as hint or sliding-window:window=8." : "";
+    return asked().prompt ? "" : "Type a prompt.";
   }
 
   function remember() {
@@ -51,9 +43,6 @@ const controls = (function () {
       get("layer").value = layers[view().name] ?? view().layers[0];
       say();
     }
-    const kind = get("beside").value;
-    get("by-prompt").hidden = kind !== "prompt";
-    get("by-mitigation").hidden = kind !== "mitigation";
     say();
   }
 
@@ -68,12 +57,8 @@ const controls = (function () {
 
   function fill(found) {
     start = found;
-    const beside = ["", "prompt", "mitigation"];
-    const words = ["nothing", "another prompt", "a mitigation"];
     get("model").textContent = start.model;
     options(get("view"), start.views.map((one) => one.name), start.views.map((one) => one.words));
-    options(get("beside"), beside, words);
-    options(get("mitigations"), start.mitigations, start.mitigations);
     options(get("ending"), start.endings, start.endings);
     [get("head").min, get("head").max] = [-1, start.heads - 1];
     [get("longest").min, get("longest").max] = start.lengths;
@@ -89,9 +74,6 @@ const controls = (function () {
     get("head").value = value("head", -1);
     if (held.has("layer")) { layers[view().name] = Number(held.get("layer")); }
     get("logit").value = value("logit", "");
-    get("beside").value = value("beside", "");
-    if (get("beside").selectedIndex < 0) { get("beside").value = ""; }
-    get(get("beside").value === "mitigation" ? "mitigation" : "other").value = value("other", "");
     get("longest").value = value("longest", 32);
     arrange();
   }

@@ -16,7 +16,7 @@
 
   function clear() {
     shown = null;
-    ["kind", "code", "notes", "place"].forEach((id) => { get(id).textContent = ""; });
+    ["kind", "code", "place"].forEach((id) => { get(id).textContent = ""; });
     strip.clear();
     ["copy", "save"].forEach((id) => { get(id).disabled = true; });
   }
@@ -67,15 +67,13 @@
 
   function draw(answer) {
     const place = get("place");
-    place.textContent = get("notes").textContent = "";
-    answer.notes.forEach((note) => { put(get("notes"), "p", note).className = "note"; });
+    place.textContent = "";
     answer.charts.forEach((one) => chart(place, one, answer));
     document.dispatchEvent(new Event("toggle")); // draw.js draws every figure that is not drawn
   }
 
   function chart(place, one, answer) {
-    const name = one.side === null ? "" : answer.names[one.side] + ". ";
-    if (name || one.title) { put(place, "h2", name + one.title); }
+    if (one.title) { put(place, "h2", one.title); }
     one.notes.forEach((note) => { put(place, "p", note).className = "note"; });
     if (!one.chart) { return; }
     const figure = put(place, "figure", "");
@@ -83,7 +81,7 @@
     const plot = put(figure, "div", "");
     plot.className = "plot";
     plot.setAttribute("role", "img");
-    plot.setAttribute("aria-label", name + answer.words + ". The numbers stand above.");
+    plot.setAttribute("aria-label", answer.words + ". The numbers stand above.");
     const data = document.createElement("script");
     data.type = "application/json"; // before it stands in the page: what has no type there is code
     data.textContent = one.chart;
@@ -113,8 +111,8 @@
 
   async function begin() {
     controls.fill(await (await fetch("start")).json());
-    ["prompt", "other", "mitigation", "logit"].forEach((id) => get(id).addEventListener("input", later));
-    ["view", "beside"].forEach((id) => get(id).addEventListener("change", () => { controls.arrange(); later(); }));
+    ["prompt", "logit"].forEach((id) => get(id).addEventListener("input", later));
+    get("view").addEventListener("change", () => { controls.arrange(); later(); });
     ["layer", "head", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
     get("copy").addEventListener("click", copy);

@@ -1,83 +1,59 @@
 "use strict";
-// The tokens as a strip, one or two of them, and what is said of the token that the pointer or the keys are at.
+// The tokens as a strip, and what is said of the token that the pointer or the keys are at.
 const strip = (function () {
   const { get, put, numbers } = kit;
-  const PLACES = ["tokens", "second"];
-  const NAMES = ["first", "second"]; // in a sentence
   let shown = null; // the answer
-  let chosen = null; // [side, position]
-
-  const sides = () => [shown.tokens, shown.second];
+  let chosen = null; // its position
 
   function show(answer) {
     shown = answer;
     const active = document.activeElement && document.activeElement.dataset; // keys keep their place when numbers arrive
-    const held = active && active.position !== undefined ? [active.side, active.position] : null;
-    const all = sides().filter((side) => side !== null).flat();
-    const most = Math.max(...all.map((one) => Math.abs(one.value || 0)), Number.MIN_VALUE);
-    PLACES.forEach((place, side) => {
-      get(place).textContent = "";
-      (sides()[side] || []).forEach((one) => token(get(place), one, side, most));
-    });
-    named(answer.names);
-    if (held) { focused(...held); }
+    const held = active && active.position !== undefined ? active.position : null;
+    const most = Math.max(...shown.tokens.map((one) => Math.abs(one.value || 0)), Number.MIN_VALUE);
+    get("tokens").textContent = "";
+    shown.tokens.forEach((one) => token(one, most));
+    if (held !== null) { focused(held); }
     pressedNow();
-    if (answer.tokens.length) { tell(...at()); } else { get("token").textContent = ""; }
+    if (answer.tokens.length) { tell(at()); } else { get("token").textContent = ""; }
   }
 
-  function named(names) {
-    NAMES.forEach((name, side) => {
-      get(name + "-side").hidden = !names.length || !sides()[side].length;
-      get(name + "-side").textContent = names[side] || "";
-    });
-  }
-
-  function token(place, one, side, most) {
-    const button = put(place, "button", one.token);
+  function token(one, most) {
+    const button = put(get("tokens"), "button", one.token);
     button.type = "button";
     button.dataset.position = one.position;
-    button.dataset.side = side;
     button.style.setProperty("--share", Math.abs(one.value || 0) / most);
     button.classList.toggle("less", one.value < 0);
-    button.addEventListener("mouseenter", () => tell(side, one.position));
-    button.addEventListener("focus", () => tell(side, one.position));
-    button.addEventListener("click", () => { chosen = [side, one.position]; pressedNow(); tell(side, one.position); });
+    button.addEventListener("mouseenter", () => tell(one.position));
+    button.addEventListener("focus", () => tell(one.position));
+    button.addEventListener("click", () => { chosen = one.position; pressedNow(); tell(one.position); });
   }
 
-  function button(side, position) { return document.querySelector(`.tokens button[data-side="${side}"][data-position="${position}"]`); }
-
-  function focused(side, position) {
-    const found = button(side, position);
+  function focused(position) {
+    const found = document.querySelector(`.tokens button[data-position="${position}"]`);
     if (found) { found.focus(); }
   }
 
-  // The side and the position that are told of when nothing is pointed at.
-  function at() {
-    const there = chosen !== null && (sides()[chosen[0]] || []).some((one) => one.position === chosen[1]);
-    return there ? chosen : [0, 0];
-  }
+  // The position that is told of when nothing is pointed at.
+  function at() { return shown.tokens.some((one) => one.position === chosen) ? chosen : 0; }
 
   function pressedNow() {
     document.querySelectorAll(".tokens button").forEach((one) => {
-      const now = chosen !== null && Number(one.dataset.side) === chosen[0] && Number(one.dataset.position) === chosen[1];
-      one.setAttribute("aria-pressed", String(now));
+      one.setAttribute("aria-pressed", String(Number(one.dataset.position) === chosen));
     });
   }
 
-  function tell(side, position) {
-    const one = shown && (sides()[side] || []).find((each) => each.position === position);
+  function tell(position) {
+    const one = shown && shown.tokens.find((each) => each.position === position);
     if (!one) { return; }
     const place = get("token");
     place.textContent = "";
-    const of = shown.second ? " of the " + NAMES[side] : "";
-    put(put(place, "h2", "Token " + position + of + ": "), "bdi", one.token);
+    put(put(place, "h2", "Token " + position + ": "), "bdi", one.token);
     numbers(place, one.numbers, shown.kind);
   }
 
   function clear() {
     shown = null;
-    [...PLACES, "token"].forEach((place) => { get(place).textContent = ""; });
-    NAMES.forEach((name) => { get(name + "-side").hidden = true; });
+    ["tokens", "token"].forEach((place) => { get(place).textContent = ""; });
   }
 
   return { show, clear };

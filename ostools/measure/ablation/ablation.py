@@ -207,7 +207,7 @@ def ablation(
     )
     rows = []
     with torch.inference_mode(False), true_arithmetic(work):
-        for asked, part in with_progress(ablated, progress, units=None):
+        for asked, part in with_progress(ablated, progress):
             rows += _rows(work, asked, parts or all_targets(work, what, asked.prompt, top), part)
     frame: Frame = pd.DataFrame(rows).assign(what=what)[list(_COLUMNS)]
     return Ablation(

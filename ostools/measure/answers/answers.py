@@ -11,28 +11,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from itertools import zip_longest
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
+from ostools.measure.answers.probability import end_ids, line_ends, log_probability
 from ostools.measure.passes.batches import (
     TOKENS,
     Rows,
     batches,
+    batching_of,
     padding,
     shared_prefix,
 )
 from ostools.measure.passes.contexts import PATTERN_EDITS, true_arithmetic
-from ostools.measure.passes.last_tokens import batching_of
+from ostools.measure.position import line_ids
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.describe import attention_named
-from ostools.models.files.checks import ids_of_setting
 from ostools.models.precision.scores import own_attention, runs_own_attention
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import token_text
@@ -45,6 +49,7 @@ CYCLE, CYCLE_AN_ITEM = 48, 4
 """Tokens of an exact cycle after which an answer is stopped, and so many more for every item of its
 question: a right answer may write a term for each of them, four tokens long in "(1 + 1 + 1)"."""
 _PERIODS = range(1, 33)  # tokens of a cycle
+_LOGITS = 1 << 26  # numbers in the logits of one batch of scored lines
 _ANCHOR = 8  # of a prompt's last tokens, after which an answer is decoded
 
 Stop: TypeAlias = Callable[[str], bool]
@@ -61,12 +66,14 @@ class Answer:
     `ids`: every token generated, the end of text included. `text`: what they say after the prompt,
     all of it but the end of text. `ended`: by the model's own end of text ("eos"), by a stop
     ("stop"), or cut at max_new_tokens ("length"); "repeats": stopped in an exact cycle of tokens,
-    which proves nothing of what the model would have written later.
+    which proves nothing of what the model would have written later. `log_probability`: of the line
+    that was scored beside it.
     """
 
     ids: tuple[int, ...]
     text: str
     ended: Ended
+    log_probability: float | None = None
 
 
 def answers(
@@ -76,6 +83,7 @@ def answers(
     max_new_tokens: int,
     stops: Sequence[Stop] | None = None,
     cycles: Sequence[int] | None = None,
+    lines: Sequence[str] | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> list[Answer]:
@@ -88,22 +96,33 @@ def answers(
             `line_written`), which needs a tokenizer; None: only the end of text ends an answer.
         cycles: one a prompt, the tokens that may repeat those one period (up to 32 tokens) before
             them until the answer is stopped; None: no number of them stops it.
+        lines: one a prompt, whose log probability is measured too (`answer_log_probability`).
         batch_size: the most prompts that go through together; None: as many as fit. With 1 each is
             read alone, as `generate` of transformers reads it.
         progress: called as progress(done, total) with the number of prompts answered.
 
-    Raises `InputError` for a prompt that leaves no room for max_new_tokens in the context, and for
-    logits that are not finite. A batch of another
+    Raises `InputError` for a prompt that leaves no room for max_new_tokens or its line in the
+    context, for a line without tokens of its own, and for logits that are not finite. A batch of another
     size may round the last digit of a logit otherwise: in 16 bits, where a step is large, two
     tokens closer than that can change places: two right runs of one model in bfloat16 differed at
     about one of thirteen near ties.
     """
-    ids = [as_prompt(model, prompt).ids.tolist() for prompt in prompts]
+    encoded = [as_prompt(model, prompt) for prompt in prompts]
+    ids = [prompt.ids.tolist() for prompt in encoded]
+    line_rows = [line_ids(model, *about) for about in zip(encoded, lines or (), strict=bool(lines))]
     longest, context = max(map(len, ids)), context_length(model)
     if longest + max_new_tokens > context:
         raise InputError(
             f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit "
             f"the model's context of {context}: shorten one of them"
+        )
+    longest_line = max(map(len, line_rows), default=0)
+    pairs = zip(ids, line_rows, strict=False)
+    with_line = max((len(text) + len(line) for text, line in pairs), default=0)
+    if with_line > context:
+        raise InputError(
+            f"a prompt and its answer of {with_line} tokens do not fit the model's context of "
+            f"{context}: shorten the prompt"
         )
     none, answer_so_far = [None] * len(ids), partial(_answer, model.tokenizer, end_ids(model))
     readers = [
@@ -115,14 +134,80 @@ def answers(
     def ended(count: int) -> None:
         tell(progress, len(answer_by_index) + count, len(ids))
 
+    ends, most_tokens = [], chunk(TOKENS)
+    if lines:
+        ends = sorted(line_ends(model))
+        # The most that may be kept of the logits, at the positions of a line and of its end.
+        of_prompt = (longest_line + 1) * int(model.W_E.shape[0])
+        most_tokens = min(most_tokens, max(1, chunk(_LOGITS) // of_prompt) * longest)
     for batch in batches(
-        list(map(len, ids)), padding(model).allowed, chunk(TOKENS), max_new_tokens, batch_size
+        list(map(len, ids)), padding(model).allowed, most_tokens, max_new_tokens, batch_size
     ):
-        prompt_ids = {index: ids[index] for index in batch}
-        shared = shared_prefix(model, list(prompt_ids.values()), steps=max_new_tokens)
+        texts = [ids[index] for index in batch]
+        shared = shared_prefix(model, texts, steps=max(max_new_tokens, longest_line))
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
-            answer_by_index |= _generate(model, prompt_ids, readers, max_new_tokens, shared, ended)
+            rows = Rows(model, texts, cache_is_exact(model), shared=shared)
+            first = rows.logits()
+            scores = (
+                _scores(rows, first, [line_rows[index] for index in batch], ends) if lines else []
+            )
+            found = _generate(rows, first, batch, readers, max_new_tokens, ended)
+        answer_by_index |= {
+            index: replace(found[index], log_probability=score)
+            for index, score in zip_longest(batch, scores)
+        }
     return [answer_by_index[index] for index in range(len(ids))]
+
+
+def answer_log_probability(
+    model: TransformerBridge,
+    prompts: Sequence[str | Prompt],
+    lines: Sequence[str],
+    *,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> list[float]:
+    """Log probability that the model writes each line after its prompt, and ends it there.
+
+        log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
+
+    An end is an end of text or a token that begins with the end of a line: without it "1" would
+    have the probability of "12" too. It is the probability of the line in the tokens of `line_ids`,
+    at temperature 1; other ways to write the same are not in it. The softmax is computed in
+    float32, or in float64 for a float64 model.
+
+    Args:
+        lines: what is scored, one a prompt, with the line end before it that the model is to write
+            (`answer_text`).
+        batch_size, progress: as in `answers`.
+
+    Raises `InputError` for a line without tokens of its own, prompt and line over the context, and
+    logits that are not finite. Cost: one pass over every prompt and line, batched as `answers`
+    batches.
+    """
+    options: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
+    found = answers(model, prompts, max_new_tokens=1, lines=lines, **options)
+    return [float(cast(float, answer.log_probability)) for answer in found]
+
+
+def _scores(
+    rows: Rows,
+    first: Float[Tensor, "batch 1 d_vocab"],
+    lines: Sequence[Sequence[int]],
+    ends: Sequence[int],
+) -> list[float]:
+    """Log probability of each row's line and an end behind what was read, whose last logits are
+    `first`.
+    """
+    width, device = max(map(len, lines)), first.device
+    # What stands behind a shorter line is not looked at.
+    filled = [[*line, *[line[-1]] * (width - len(line))] for line in lines]
+    logits = torch.cat([first, rows.ahead(torch.tensor(filled, device=device))], dim=1)
+    end_ids = torch.tensor(ends, device=device)
+    return [
+        log_probability(logits[row, : len(line) + 1], torch.tensor(line, device=device), end_ids)
+        for row, line in enumerate(lines)
+    ]
 
 
 def line_written(text: str) -> bool:
@@ -131,19 +216,20 @@ def line_written(text: str) -> bool:
 
 
 def _generate(
-    model: TransformerBridge,
-    prompts: dict[int, list[int]],
+    rows: Rows,
+    logits: Float[Tensor, "batch 1 d_vocab"],
+    indices: Sequence[int],
     readers: Sequence[Callable[[list[int]], Answer]],
     max_new_tokens: int,
-    shared: int,
     ended: Callable[[int], None],
 ) -> dict[int, Answer]:
-    """`ended`: called with how many of the answers are at their end, when more of them are."""
-    rows = Rows(model, list(prompts.values()), cache_is_exact(model), shared=shared)
-    going, new_ids = list(prompts), {index: [] for index in prompts}
+    """The answers of prompts that were read, with these `logits` at their ends, by their `indices`.
+    `ended`: called with how many of the answers are at their end, when more of them are.
+    """
+    going, new_ids = list(indices), {index: [] for index in indices}
     finished: dict[int, Answer] = {}
     while True:
-        tokens, ended_before = rows.logits()[:, -1].argmax(-1), len(finished)
+        tokens, ended_before = logits[:, -1].argmax(-1), len(finished)
         for index, token in zip(going, tokens.tolist(), strict=True):
             if index not in finished:
                 new_ids[index].append(token)
@@ -152,7 +238,7 @@ def _generate(
                     finished[index] = answer
         if len(finished) > ended_before:
             ended(len(finished))
-        if len(finished) == len(prompts):
+        if len(finished) == len(indices):
             return finished
         rows.extend(tokens)
         # A few answers can be much longer than the rest: those that ended leave, not one by one, as
@@ -161,11 +247,12 @@ def _generate(
         if 2 * len(unfinished_rows) <= len(going):
             rows.keep(unfinished_rows)
             going = [going[row] for row in unfinished_rows]
+        logits = rows.logits()
 
 
 def cache_is_exact(model: TransformerBridge) -> bool:
     edits = {edit.kind for edit in hooks.active_edits(model)}
-    return batching_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
+    return batching_of(model).name != "loop" and edits <= _STEPWISE_EDITS
 
 
 def how_read(model: TransformerBridge) -> dict[str, object]:
@@ -219,13 +306,3 @@ def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
     if joined_text.startswith(before):
         return joined_text[len(before) :]
     return decoded(tokenizer, new_ids)
-
-
-def end_ids(model: TransformerBridge) -> frozenset[int]:
-    """The tokens that end a text: the tokenizer's, and those that the model's generation settings
-    name (ends of turn). A negative id names none."""
-    sources = (getattr(model.original_model, "generation_config", None), model.tokenizer)
-    ids = (
-        ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources
-    )
-    return frozenset().union(*ids)

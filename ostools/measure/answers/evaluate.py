@@ -1,9 +1,9 @@
 """Answers of a model to a task at every length: right or wrong, by how much, and how likely the
 right answer was.
 
-Cost: `answers` to every prompt, one more pass over every prompt for the probability, and
-under a mitigation that leaves the text as it is two passes for every distinct number of tokens in
-prompt and answer, to see whether it acts.
+Cost: `answers` to every prompt, a pass over every right line behind it, and under a mitigation that
+leaves the text as it is two passes for every distinct number of tokens in prompt and answer, to see
+whether it acts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Unpack
 
 import pandas as pd
@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 
 from ostools import mitigations, tasks
-from ostools.ground import Count, Lengths, Progress, TransformerBridge, checked_lengths, part_of
+from ostools.ground import Count, Lengths, Progress, TransformerBridge, checked_lengths
 from ostools.measure.answers.answers import (
     CYCLE,
     CYCLE_AN_ITEM,
@@ -27,13 +27,8 @@ from ostools.measure.answers.answers import (
     answers,
     how_read,
 )
-from ostools.measure.answers.judging import (
-    Grade,
-    answer_columns,
-    grade_name,
-)
-from ostools.measure.answers.probability import answer_log_probability, answer_room
-from ostools.measure.answers.reading import STOP, reader_of
+from ostools.measure.answers.probability import answer_room
+from ostools.measure.answers.reading import Grade, Reader, answer_columns, grade_name
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
 from ostools.measure.position import answer_text
@@ -182,29 +177,27 @@ class TaskAnswers:
         training.
         """
         prompts = [prompt.prompt for prompt in self.task_prompts]
-        part = partial(part_of, self.progress, shares=1 + self.scored, units=100)
-        scores: Sequence[float] = [math.nan] * len(prompts)
+        lines = [answer_text(prompt) for prompt in self.task_prompts] if self.scored else None
         with mitigations.running(self.model, self.mitigation):
             answer_list = answers(
                 self.model,
                 prompts,
                 max_new_tokens=self.room,
-                stops=[reader_of(prompt).closed for prompt in self.task_prompts],
+                stops=[Reader(prompt).closed for prompt in self.task_prompts],
                 cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt in self.task_prompts],
+                lines=lines,
                 batch_size=self.batch_size,
-                progress=part(0, 1),
+                progress=self.progress,
             )
-            if self.scored:
-                lines = [answer_text(prompt) for prompt in self.task_prompts]
-                options = {"batch_size": self.batch_size, "progress": part(1, 2)}
-                scores = answer_log_probability(self.model, prompts, lines, **options)
             described = self._described()
         acts_by_length: dict[int, bool] = {}
         rows = []
-        for task_prompt, answer, score in zip(self.task_prompts, answer_list, scores, strict=True):
+        for task_prompt, answer in zip(self.task_prompts, answer_list, strict=True):
             columns = {
                 "status": self._status(task_prompt, answer, acts_by_length),
-                "log_probability": score,
+                "log_probability": math.nan
+                if answer.log_probability is None
+                else answer.log_probability,
                 "within_training": None if trained is None else task_prompt.length <= trained,
             }
             rows.append(answer_columns(task_prompt, answer, self.grade) | columns)
@@ -235,7 +228,7 @@ class TaskAnswers:
             "temperature": 0.0,
             "max_new_tokens": self.room,
             "batch_size": self.batch_size,
-            "stop": STOP,
+            "stop": "the end of the answer",
             "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
             "examples": EXAMPLES if first.prefill is not None else 0,
             "probability": self.scored,

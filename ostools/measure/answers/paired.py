@@ -15,7 +15,7 @@ from ostools.measure.answers.result import LEVEL, Evaluation
 from ostools.mitigations.named import NONE
 from ostools.results import Chart, Frame, Result, frame_of
 from ostools.tasks import AppendixTask
-from ostools.theory.statistics.paired import mcnemar, paired_difference
+from ostools.theory.statistics.answers import mcnemar, paired_difference
 
 SMALL = 0.05
 """A difference of shares that counts as none: 5 points. To rule out a larger one takes at least 72
@@ -39,7 +39,7 @@ class AnswerDifference(Result):
     with its exact paired interval (low, high: 95%), p_value (McNemar's exact test), verdict:
     "second is better" or "first is better" where the interval leaves 0 out; "no measurable
     difference" where all of it is within 5 points; else "not decided". The interval counts
-    questions as independent of each other: see `theory.statistics.paired`.
+    questions as independent of each other: see `theory.statistics.answers`.
 
     `curves`: of each of the two, the share of right answers by length, with Wilson's interval where
         it has one.

@@ -1,7 +1,5 @@
-"""Probability of the right answer: log p(line | prompt), teacher-forced.
-
-A second measure beside what a model answers, and a cheaper one: one pass over prompt and line,
-nothing generated. Below zero and one it still tells answers apart that are all wrong.
+"""Probability of the right answer, log p(line | prompt), teacher-forced: which tokens end a line,
+and how much room an answer has.
 """
 
 from __future__ import annotations
@@ -12,19 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import chunk
-from ostools.measure.answers.answers import end_ids
-from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
-from ostools.measure.passes.contexts import true_arithmetic
+from ostools.ground import InputError, TransformerBridge
 from ostools.measure.position import answer_text, line_ids
-from ostools.measure.prompts import as_prompt
 from ostools.measure.task_prompt import TaskPrompt
-from ostools.models import Prompt, context_length
-from ostools.models.precision.scores import own_attention
+from ostools.models.files.checks import ids_of_setting
 from ostools.models.tokens import tokenizer_of
 
-_LOGITS = 1 << 26  # numbers in the logits of one batch
 SPARE = 48
 """Tokens that an answer may be longer than the right line.
 
@@ -59,72 +50,13 @@ def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:
     return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons + COUNT * counts
 
 
-def answer_log_probability(
-    model: TransformerBridge,
-    prompts: Sequence[str | Prompt],
-    lines: Sequence[str],
-    *,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-) -> list[float]:
-    """Log probability that the model writes each line after its prompt, and ends it there.
-
-        log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
-
-    An end is an end of text or a token that begins with the end of a line: without it "1" would
-    have the probability of "12" too. It is the probability of the line in the tokens of `line_ids`,
-    at temperature 1; other ways to write the same are not in it. The softmax is computed in
-    float32, or in float64 for a float64 model.
-
-    Args:
-        lines: what is scored, one a prompt, with the line end before it that the model is to write
-            (`answer_text`).
-        batch_size: as in `answers`.
-        progress: called as progress(done, total) with the number of prompts scored.
-
-    Raises `InputError` for a line without tokens of its own, prompt and line over the context, and
-    logits that are not finite. Cost: one pass over every prompt and line, batched as `answers`
-    batches.
-    """
-    line_id_rows, texts = [], []
-    for prompt, line in zip(prompts, lines, strict=True):
-        encoded_prompt = as_prompt(model, prompt)
-        line_id_rows.append(line_ids(model, encoded_prompt, line))
-        texts.append([*encoded_prompt.ids.tolist(), *line_id_rows[-1]])
-    longest = max(map(len, texts))
-    if longest > (context := context_length(model)):
-        raise InputError(
-            f"a prompt and its answer of {longest} tokens do not fit the model's context of "
-            f"{context}: shorten the prompt"
-        )
-    # The most that may be kept of the logits, at the positions of a line and of its end.
-    most_rows = chunk(_LOGITS) // ((max(map(len, line_id_rows)) + 1) * int(model.W_E.shape[0]))
-    ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
-    score_by_index: dict[int, float] = {}
-    most_tokens = min(chunk(TOKENS), max(most_rows, 1) * longest)
-    for batch in batches(
-        list(map(len, texts)), padding(model).allowed, most_tokens, most=batch_size
-    ):
-        keep = 1 + max(len(line_id_rows[index]) for index in batch)
-        batch_ids = [texts[index] for index in batch]
-        shared = shared_prefix(model, batch_ids, keep)
-        with torch.no_grad(), true_arithmetic(model), own_attention(model):
-            logits = Rows(model, batch_ids, cached=False, keep=keep, shared=shared).logits()
-        for row, index in enumerate(batch):
-            line = torch.tensor(line_id_rows[index], device=logits.device)
-            score_by_index[index] = _log_probability(logits[row], line, ends)
-        tell(progress, len(score_by_index), len(texts))
-    return [score_by_index[index] for index in range(len(texts))]
-
-
-def _log_probability(
-    logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]
+def log_probability(
+    logits: Float[Tensor, "_ d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]
 ) -> float:
-    """Log probability of one row: the last logits but one predict the line's last token, the last
-    ones the token after it.
+    """Log probability of a line and an end behind it: the last logits predict that end, those
+    before them the line's tokens.
     """
-    last = logits[-1 - len(line) :]
-    scores = torch.log_softmax(last if last.dtype == torch.float64 else last.float(), dim=-1)
+    scores = torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
     tokens = scores[:-1].gather(1, line[:, None]).double().sum()
     return float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0))
 
@@ -149,3 +81,13 @@ def line_ends(model: TransformerBridge) -> set[int]:
             "could end"
         )
     return ids
+
+
+def end_ids(model: TransformerBridge) -> frozenset[int]:
+    """The tokens that end a text: the tokenizer's, and those that the model's generation settings
+    name (ends of turn). A negative id names none."""
+    sources = (getattr(model.original_model, "generation_config", None), model.tokenizer)
+    ids = (
+        ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources
+    )
+    return frozenset().union(*ids)

@@ -12,7 +12,7 @@ from ostools import tasks
 from ostools.ground import InputError
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
-from ostools.theory.statistics.heaping import Heaping, heaping
+from ostools.theory.statistics.answers import Heaping, heaping
 from ostools.theory.statistics.intervals import wilson
 
 COLUMNS = (
@@ -64,7 +64,7 @@ class Evaluation(Result):
         """Whether wrong numbers are multiples of `base` more often than errors of their sizes would
         be; None without any.
 
-        See `theory.statistics.heaping`.
+        See `theory.statistics.answers`.
         """
         rows = self.wrong_numbers
         if rows.empty:

@@ -40,8 +40,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground import InputError, Position, TransformerBridge
 from ostools.ground.pooling import Bins, bins_of, max_pool
-from ostools.measure.formulas.block import BlockTerms
-from ostools.measure.formulas.forward import forward
+from ostools.measure.formulas.block import BlockTerms, forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, no_logits

@@ -34,7 +34,7 @@ from ostools.measure.bounds.variants import (
     undescribed,
     variant_named,
 )
-from ostools.measure.formulas.forward import forward
+from ostools.measure.formulas.block import forward
 from ostools.measure.measurement import measurement
 from ostools.measure.memory import blocks_bytes
 from ostools.measure.mitigated_prompts import MitigatedPrompts

@@ -23,8 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.measure.formulas.block import BlockTerms
-from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.block import BlockTerms, Forward
 from ostools.measure.formulas.weights import final_norm
 from ostools.theory import path_sum
 

@@ -30,8 +30,7 @@ from ostools.ground.names import Linearisation, checked_names
 from ostools.ground.words import factor
 from ostools.hooks.sites import is_closed
 from ostools.measure.bounds.certified import WindowedFold, local
-from ostools.measure.formulas.block import BlockTerms
-from ostools.measure.formulas.forward import Forward
+from ostools.measure.formulas.block import BlockTerms, Forward
 from ostools.measure.formulas.weights import final_gain
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.models import Prompt
@@ -173,18 +172,13 @@ def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str
     The papers' forms are of a block with a norm before attention and then one before the MLP: their
     beta_1 and beta_2 are the scales of these two norms, and their MLP reads what attention leaves.
     """
-    sites = hooks.available_sites(model)
-    if is_closed(model):
-        found_block = "blocks that no record describes"
-    elif "residual_mid" not in sites:
-        found_block = "attention and MLP side by side"
-    elif "norm1_scale" not in sites:
-        found_block = "no norm before attention"
-    else:
+    if not is_closed(model) and {"residual_mid", "norm1_scale"}.issubset(
+        hooks.available_sites(model)
+    ):
         return {}
     papers = (
         "expected the paper's block, a norm before attention and then one before the MLP, found "
-        f"{found_block}"
+        "another one"
     )
     return {name: papers for name in names if variant_named(name).kind == "paper"}
 
@@ -220,9 +214,12 @@ def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled:
     """Verdict on the values of a form beside norms with their intervals (exact norms: both limits
     are the norm).
     """
-    rank = rank_correlation(value, norm)
-    off = float(np.median(_log10_off(value, lower, upper))) if scaled else math.nan
-    return judged(rank, off, f"{len(value)} tokens", len(value), scaled=scaled)
+    nearest = np.clip(value, lower, upper)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log10(value) - np.log10(nearest)
+    off = float(np.median(np.where(value == nearest, 0.0, ratio))) if scaled else math.nan
+    what = f"{len(value)} tokens"
+    return judged(rank_correlation(value, norm), off, what, len(value), scaled=scaled)
 
 
 def judged(
@@ -290,14 +287,6 @@ def beliefs(
         name: belief(values[name].cpu().numpy(), order, lower, upper, scaled=form.scaled)
         for name, form in forms.items()
     }
-
-
-def _log10_off(value: Values, lower: Values, upper: Values) -> Values:
-    """log10 of value over the nearer end of its interval; 0 inside it."""
-    nearest = np.clip(value, lower, upper)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log10(value) - np.log10(nearest)
-    return np.where(value == nearest, 0.0, ratio)
 
 
 def _times(log10: float) -> str:

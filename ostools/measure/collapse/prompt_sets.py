@@ -21,7 +21,7 @@ from torch import Tensor
 from ostools import tasks
 from ostools.ground import InputError, TransformerBridge
 from ostools.measure.mitigated_prompts import rewriting
-from ostools.measure.passes.trees import PrefixTree, prefix_tree
+from ostools.measure.passes.last_tokens import PrefixTree, prefix_tree
 from ostools.measure.position import (
     ANSWER,
     Position,

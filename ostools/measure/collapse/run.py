@@ -27,10 +27,9 @@ from ostools.measure.collapse.distances import (
 )
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import OVERFLOWS, deciding, hidden_curves
+from ostools.measure.passes.batches import Batching, batching_of
 from ostools.measure.passes.last_tokens import (
-    Batching,
     Unembedding,
-    batching_of,
     last_rows,
     own_rows,
 )
@@ -131,13 +130,15 @@ class CollapseRun:
         exact: dict[str, Passes] = {}
         runs: dict[str, Passes] = {}
         not_finite: dict[str, str] = {}
-        batching = batching_of(self.model, [prompts.tree for prompts in self.sets])
+        batching = batching_of(
+            self.model, is_chain=all(prompts.tree.is_chain for prompts in self.sets)
+        )
         if changes_pass(self.mitigation):  # by absolute positions maybe: a packed tree has none
             name = label(self.mitigation)
             reason = f"{name} changes the forward pass: every prompt has its own"
             batching = Batching("loop", reason)
         in_order = dict.fromkeys((REFERENCE, *keys))
-        for precision, step in with_progress(in_order, progress, units=None):
+        for precision, step in with_progress(in_order, progress):
             key = keys.get(precision, AS_GIVEN)
             try:
                 passes = self._passes(precision, key, self.model, batching, step)

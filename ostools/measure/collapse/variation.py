@@ -32,8 +32,8 @@ from ostools import tasks
 from ostools.ground import InputError, Lengths, Progress, TransformerBridge, checked_lengths, tell
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.batches import batching_of
 from ostools.measure.passes.contexts import captured_pass, require_no_edits
-from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import PROMPT_END
 from ostools.mitigations import Mitigation, changes_pass, label, optional, running
@@ -63,7 +63,7 @@ def _variation_of(
             "prompts with text after their sequence; 'figure-5a', 'letters' or 'text' have such "
             "pairs"
         )
-    batching = batching_of(model, [prompts.tree for prompts in sets])
+    batching = batching_of(model, is_chain=all(prompts.tree.is_chain for prompts in sets))
     apart = batching.name == "loop" or changes_pass(mitigation)
     passes = [(prompts, *one) for prompts in sets for one in _passes(prompts.pairs, apart).items()]
     work, tables = PRECISION.prepared(model), []

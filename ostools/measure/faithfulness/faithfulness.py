@@ -3,51 +3,49 @@ token.
 
 A sensitivity is a derivative: how far y_n moves for a small change of a token. Whether the model
 uses the token is asked by taking it out. Purpose: a number for "sensitivity is not use", of one
-prompt. Cost: for each way of taking tokens out a pass a token (`draws` of them where it is
-replaced). All tokens before the last are taken out; the last one is y_n's own.
+prompt. Cost: for each way of taking tokens out a pass a token, those of one length in batches. All
+tokens before the last are taken out; the last one is y_n's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
-from ostools import mitigations
+from ostools import hooks, mitigations
 from ostools.ground import (
-    Count,
     InputError,
     Progress,
-    Seed,
     TransformerBridge,
     distinct,
+    tell,
     with_progress,
 )
+from ostools.ground.memory import chunk
 from ostools.ground.names import METHOD_KINDS
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.bounds.bounds import Bounds
-from ostools.measure.faithfulness.deletion import (
-    EFFECTS,
-    REPLACED,
-    WAYS,
-    Kinds,
-    Way,
-    WholePrompt,
-    effects,
-    without,
-)
 from ostools.measure.jacobian.attribution import Attribution
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, require_no_edits
+from ostools.measure.passes.batches import TOKENS
+from ostools.measure.passes.contexts import (
+    captured_pass,
+    full_precision,
+    last_position,
+    require_no_edits,
+)
 from ostools.measure.passes.output import logit_ids
 from ostools.measure.position import predicted_token
 from ostools.measure.profiles.compare import require_same_run
@@ -61,31 +59,27 @@ from ostools.results import Chart, Frame, Provenance, Result, TableHead, frame_o
 from ostools.theory.profiles import rank_correlation
 from ostools.theory.statistics.intervals import spearman_interval
 
+Way = Literal["removed", "masked"]
+REMOVED, MASKED = WAYS = get_args(Way)
+"""How a token is taken out. Removed: the prompt is a token shorter, and later tokens stand one
+place earlier. Masked: no later token attends to it, in any head; it stays where it is."""
+EFFECTS = ("y_change", "log_prob_drop", "kl")
 NO_LAST, BETWEEN = ("without the last", "without the first and the last")
 """The tokens that a rank correlation is of."""
 ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution
-
-
-@dataclass(frozen=True)
-class TokenProfile:
-    """kind: measured | estimated | certified | paper | predicted | parts; linearisation and norm
-    that its values are of, or stand beside; one value a token, none negative."""
-
-    kind: str
-    linearisation: str
-    norm: str
-    values: Float[np.ndarray, " pos"]
+TokenProfile: TypeAlias = tuple[dict[str, str], Float[np.ndarray, " pos"]]
+"""kind (measured | estimated | certified | paper | parts), linearisation and norm of a profile; and
+one value a token, none negative."""
+_LOGITS = 2**22  # numbers: 32 MiB in float64, several times over
 
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness(Result):
     """Effects of leaving out each token of a prompt, and how profiles rank them.
 
-    `frame`, one row a token before the last and way ("removed" | "replaced" | "masked"): position,
-    token_id, token, origin, way, draws (tokens that stood in its place; 1 else), y_change (||y_n -
-    y'||_2), log_prob_drop (log p - log p' of the answer, in nats: above 0 the token helped it), kl
-    (KL(p || p') of the next token, in nats). Of replaced tokens they are means over the draws. A
-    token without another of its kind (BOS, a control token) has no "replaced" row.
+    `frame`, one row a token before the last and way ("removed" | "masked"): position, token_id,
+    token, origin, way, y_change (||y_n - y'||_2), log_prob_drop (log p - log p' of the answer, in
+    nats: above 0 the token helped it), kl (KL(p || p') of the next token, in nats).
 
     `correlations`, one row a way, effect (y_change | log_prob_drop | kl), profile and choice of
     tokens (`kept`: without the last | without the first and the last): kind, linearisation and norm
@@ -94,7 +88,7 @@ class Faithfulness(Result):
     that it is too narrow).
 
     `provenance.parameters`: logit (the id, or two), token (its text), log_prob (of it,
-    undisturbed), profiles (their names), ways, draws, seed.
+    undisturbed), profiles (their names), ways.
     """
 
     tables: ClassVar = (TableHead("correlations"),)
@@ -119,8 +113,6 @@ def faithfulness(
     *,
     logit: str | int | Sequence[str | int] | None = None,
     ways: Way | Sequence[Way] | None = None,
-    draws: Count = 4,
-    seed: Seed = 0,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Faithfulness:
@@ -134,12 +126,9 @@ def faithfulness(
         logit: the answer, as a text that is one token or as an id, or two for the difference of
             their log p; None: the token that the model, in its own dtype, ranks first. How far its
             log p falls is measured in float32, or in float64 of a float64 model.
-        ways: how a token is taken out: "removed" (later tokens move up one place), "replaced" (by
-            another token of the same kind: digits, letters or anything else, each with or without a
-            blank before it), "masked" (later tokens do not attend to it, in any head). None: all
-            three; not "masked" where nothing inside a block is known.
-        draws: how many tokens stand in for each replaced one.
-        seed: seed of the draws.
+        ways: how a token is taken out: "removed" (later tokens move up one place) or "masked"
+            (later tokens do not attend to it, in any head). None: both; "removed" alone where
+            nothing inside a block is known.
         mitigation: the one under which the profiles were measured, and tokens are taken out.
         progress: called as progress(done, total), in percent.
 
@@ -148,20 +137,15 @@ def faithfulness(
     """
     sources = [profiles] if isinstance(profiles, ProfileSource) else [*profiles]
     profile_by_name = _profiles(sources)
-    if ways is None:
-        ways = WAYS[:2] if is_closed(model) else WAYS
-    way_names = distinct("ways", ways)
+    usual = WAYS[:1] if is_closed(model) else WAYS
+    way_names = distinct("ways", usual if ways is None else ways)
     acting = mitigations.optional(mitigation)
     require_no_edits("faithfulness", model, "positions move where tokens are taken out")
     measured = sources[0].provenance
-    parameters = {
-        name: measured.parameters[name]
-        for name in (*PROMPT_PROVENANCE, "read_at")
-        if name in measured.parameters
-    }
-    parameters |= {} if acting is None else {"mitigation": mitigations.label(acting)}
+    about = {k: v for k, v in measured.parameters.items() if k in (*PROMPT_PROVENANCE, "read_at")}
+    about |= {} if acting is None else {"mitigation": mitigations.label(acting)}
     ids = measured.token_ids or ()
-    provenance = Provenance.collect(model, ids, **parameters)
+    provenance = Provenance.collect(model, ids, **about)
     require_same_run("faithfulness", measured, provenance, "the model")
     if len(ids) < 3:
         raise InputError(
@@ -169,65 +153,100 @@ def faithfulness(
             "no order of one"
         )
     with mitigations.running(model, acting):
-        is_given = logit is not None
         target = (
-            logit_ids(model, logit) if is_given else (predicted_token(model, torch.tensor(ids)),)
+            logit_ids(model, logit)
+            if logit is not None
+            else (predicted_token(model, torch.tensor(ids)),)
         )
-    work, kinds = full_precision(model, "faithfulness"), Kinds.of(model)
+    work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
-    tables = []
     with mitigated.acting(work):
-        whole_prompt = WholePrompt.of(work, ids, target)
-        for way, part in with_progress(way_names, progress):
-            replacements = [
-                kinds.replacements(token, draws, (seed, place)) if way == REPLACED else [token]
-                for place, token in enumerate(ids[:-1])
-            ]
-            tables.append(_single_effects(work, whole_prompt, ids, way, replacements, part))
-    parameters = {**provenance.parameters, **_answer_entry(model, whole_prompt, target)}
-    parameters |= {"ways": way_names, "profiles": list(profile_by_name), "draws": draws}
+        prompt = torch.tensor(ids, device=next(work.parameters()).device)
+        whole = _pass(work, prompt[None])
+        tables = [
+            _effects(work, prompt, way, whole, target, part).assign(way=way)
+            for way, part in with_progress(way_names, progress)
+        ]
+    parameters = {
+        **provenance.parameters,
+        "logit": target[0] if len(target) == 1 else target,
+        "token": MINUS.join(token_text(model.tokenizer, token) for token in target),
+        "log_prob": float(_log_prob(whole[1], target)),
+        "ways": way_names,
+        "profiles": list(profile_by_name),
+    }
     tokens: Frame = frame_of(sources[0])[named_by(frame_of(sources[0]))]
     tokens = tokens.drop_duplicates("position").dropna(subset="position")
     frame: Frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")
-    frame = frame[[*tokens.columns, "way", "draws", *EFFECTS]]
-    where = replace(provenance, parameters=parameters | {"seed": seed})
+    frame = frame[[*tokens.columns, "way", *EFFECTS]]
+    where = replace(provenance, parameters=parameters)
     return Faithfulness(frame, where, _correlations(frame, profile_by_name))
 
 
-def _answer_entry(
-    model: TransformerBridge, whole_prompt: WholePrompt, target: tuple[int, ...]
-) -> dict[str, object]:
-    """What the provenance says of the answer."""
-    return {
-        "logit": target[0] if len(target) == 1 else target,
-        "token": MINUS.join(token_text(model.tokenizer, token) for token in target),
-        "log_prob": float(whole_prompt.log_prob(whole_prompt.log_probs)),
-    }
+Outcome: TypeAlias = tuple[Float[Tensor, "row d_model"], Float[Tensor, "row d_vocab"]]
+"""y_n, and log p of every next token, in float64."""
 
 
-def _single_effects(
+def _effects(
     model: TransformerBridge,
-    whole_prompt: WholePrompt,
-    ids: tuple[int, ...],
+    prompt: Int[Tensor, " pos"],
     way: str,
-    replacements: Sequence[Sequence[int]],
+    whole: Outcome,
+    target: tuple[int, ...],
     progress: Progress | None,
 ) -> pd.DataFrame:
-    """A row a token before the last: position, way, draws, and its effects' mean over them."""
-    places = [place for place, stand_ins in enumerate(replacements) for _ in stand_ins]
-    if not places:
-        raise InputError(
-            "faithfulness: expected a token before the last that can be replaced, found control "
-            "tokens alone"
+    """A row a token before the last: its position, and what taking it out that way does."""
+    y, log_probs = whole
+    kept = (torch.eye(len(prompt), device=prompt.device) == 0)[:-1]
+    if way == REMOVED:
+        prompts, masks = prompt.repeat(len(kept), 1)[kept].view(len(kept), -1), None
+    else:
+        prompts, masks = prompt.repeat(len(kept), 1), kept
+    rows = max(1, min(chunk(_LOGITS) // log_probs.shape[1], chunk(TOKENS) // prompts.shape[1]))
+    changes = []
+    for start in range(0, len(kept), rows):
+        part = slice(start, start + rows)
+        y_after, after = _pass(model, prompts[part], None if masks is None else masks[part])
+        # A next token that has no probability at all (a logit of -inf) adds nothing.
+        terms = torch.where(log_probs.exp() > 0, log_probs.exp() * (log_probs - after), 0.0)
+        drop = _log_prob(log_probs, target) - _log_prob(after, target)
+        effects = (y_after - y).norm(dim=-1), drop, terms.sum(-1).clamp_min(0.0)
+        changes.append(torch.stack(effects, dim=-1).cpu())
+        tell(progress, min(start + rows, len(kept)), len(kept))
+    table = pd.DataFrame(torch.cat(changes).numpy(), columns=[*EFFECTS])
+    return table.rename_axis("position").reset_index()
+
+
+def _log_prob(
+    log_probs: Float[Tensor, "*row d_vocab"], target: tuple[int, ...]
+) -> Float[Tensor, "*row"]:
+    """log p of the answer, or the difference of the two (that of their logits)."""
+    first, *second = (log_probs[..., token] for token in target)
+    return first - second[0] if second else first
+
+
+def _pass(
+    model: TransformerBridge,
+    prompts: Int[Tensor, "row pos"],
+    kept: Bool[Tensor, "row pos"] | None = None,
+) -> Outcome:
+    """Outcome of each prompt; `kept`: the tokens that others attend to."""
+    masked = nullcontext()
+    if kept is not None:
+        masked = hooks.mask_scores(
+            model, lambda query, key: kept[:, key[0]][:, None, :] | (query == key)
         )
-    stand_ins = [token for stand_ins in replacements for token in stand_ins]
-    cases = [
-        without(ids, place, way, token) for place, token in zip(places, stand_ins, strict=True)
-    ]
-    table = pd.DataFrame(effects(model, whole_prompt, cases, progress), columns=[*EFFECTS])
-    by_place = table.assign(position=places).groupby("position")
-    means: Frame = by_place.mean()
-    return means.assign(way=way, draws=by_place.size()).reset_index()
+    with masked:
+        record, last = captured_pass(
+            model, prompts, "final_norm", reduce=last_position, logits=True
+        )
+    y, logits = record["final_norm"].double(), last[:, -1].double()
+    if not bool(torch.isfinite(y).all()) or bool(torch.isnan(logits).any()):
+        raise InputError(
+            "faithfulness: the model's numbers on this prompt are not finite; its weights or its "
+            "dtype are broken"
+        )
+    return y, torch.log_softmax(logits, dim=-1)
 
 
 def _profiles(results: Sequence[ProfileSource]) -> dict[str, TokenProfile]:
@@ -265,37 +284,34 @@ def _named_profiles(result: ProfileSource) -> dict[str, TokenProfile]:
     """Profiles of one result. A sensitivity is read at layer 0, by its operator norm, an estimate
     by its Frobenius norm; of contributions the sizes are taken.
     """
+    table: Frame
     if isinstance(result, Attribution):
-        sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
-        linearisation = str(result.provenance.parameters["linearisation"])
-        return {"attribution": TokenProfile("parts", linearisation, "logit", sizes)}
-    if isinstance(result, Bounds):
-        table: Frame = frame_of(result).assign(source=lambda rows: rows["variant"])
+        table = result.of_tokens.assign(source="attribution", kind="parts", norm="logit")
+        table["linearisation"] = result.provenance.parameters["linearisation"]
+        table["value"] = table["contribution"].abs()
+    elif isinstance(result, Bounds):
+        table = frame_of(result).assign(source=lambda rows: rows["variant"])
     else:
         table = frame_of(profile(result))
         kinds = table["method"].map(METHOD_KINDS)
         table = table.assign(source=table["linearisation"], kind=kinds)
     profile_by_name = {}
     for name, rows in table.sort_values("position", kind="stable").groupby("source", sort=False):
-        kind, linearisation, norm = map(str, rows.iloc[0][["kind", "linearisation", "norm"]])
-        values = rows["value"].to_numpy(dtype=float)
-        profile_by_name[str(name)] = TokenProfile(kind, linearisation, norm, values)
+        about = rows.iloc[0][["kind", "linearisation", "norm"]].astype(str).to_dict()
+        profile_by_name[str(name)] = about, rows["value"].to_numpy(dtype=float)
     return profile_by_name
 
 
 def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:
     rows = []
-    groups = [(str(way), group) for way, group in frame.groupby("way", sort=False)]
+    groups = frame.groupby("way", sort=False)
     for (way, group), token_set, effect in product(groups, (NO_LAST, BETWEEN), EFFECTS):
         part = group if token_set == NO_LAST else group[group["position"] > 0]
         size, positions = np.abs(part[effect].to_numpy()), part["position"].to_numpy()
-        for name, token_profile in profile_by_name.items():
-            correlation = rank_correlation(size, token_profile.values[positions])
+        for name, (about, values) in profile_by_name.items():
+            correlation = rank_correlation(size, values[positions])
             low, high = spearman_interval(correlation, len(part))
-            about = {"way": way, "effect": effect, "profile": name, "kept": token_set}
-            about |= {
-                name: getattr(token_profile, name) for name in ("kind", "linearisation", "norm")
-            }
+            row = {"way": way, "effect": effect, "profile": name, "kept": token_set, **about}
             interval = {"spearman": correlation, "low": low, "high": high}
-            rows.append(about | {"tokens": len(part), **interval})
+            rows.append(row | {"tokens": len(part), **interval})
     return pd.DataFrame(rows)

@@ -1,8 +1,8 @@
 """How far the derivative carries: the stretch of the way to another token over which y_n moves as J
 says.
 
-Token i's embedding v_i moves towards that of another real token of its kind, v_i + t (v' - v_i), 0
-< t <= 1. The linear prediction of y_n is off by
+Token i's embedding v_i moves towards that of another real token, v_i + t (v' - v_i), 0 < t <= 1,
+which is drawn from those that the prompt does not hold. The linear prediction of y_n is off by
 
     error(t) = || y_n(t) - y_n(0) - t J_i (v' - v_i) || / || t J_i (v' - v_i) ||
 
@@ -10,25 +10,21 @@ and the linear range is the largest scale t of a fixed grid up to which error(t)
 the token is replaced. A bound of J_i, a sketch of it and its exact norm all speak of moves within
 this range, and of no others.
 
-Cost: for each token and draw one product with J, and a forward pass for each scale up to the first
-that fails; one more at a scale so small that what is left there is rounding, which decides from
-which scale on errors are judged.
+Cost: for each token one product with J, and a forward pass for each scale; one more at a scale so
+small that what is left there is rounding, which decides from which scale on errors are judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import numpy as np
-import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground import Count, InputError, Position, Progress, Seed, TransformerBridge, tell
-from ostools.measure.faithfulness.deletion import Kinds
+from ostools.ground import Position, Progress, Seed, TransformerBridge, tell
 from ostools.measure.jacobian.certificate import last_tokens
 from ostools.measure.jacobian.linearise import Linearised, differentiated
 from ostools.measure.measurement import measurement
@@ -36,8 +32,9 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
+from ostools.models.tokenizer_calls import control_ids
 from ostools.models.tokens import token_text
-from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.results import Chart, Provenance, Result, TableHead
 from ostools.tasks import Question
 from ostools.theory.profiles import rank_correlation
 
@@ -59,26 +56,16 @@ class LinearRange(Result):
     Columns: position, token_id, token, origin; other_id, other (the token it moves towards);
     linear_range (the largest t up to which the prediction holds, 0 where it fails at the smallest
     scale, missing where rounding hides it), predicted_change (||J_i (v' - v_i)||), change (||y' -
-    y||, the token replaced), error (of the prediction at t = 1). A control token has no other of
-    its kind: its row has no values.
+    y||, the token replaced), error (of the prediction at t = 1).
     """
 
-    tables: ClassVar = (TableHead("tokens"),)
-
-    @property
-    def tokens(self) -> pd.DataFrame:
-        """Median over the draws, a row a token."""
-        frame: Frame = self.frame
-        columns = ["linear_range", "predicted_change", "change", "error"]
-        return frame.groupby(["position", "token"], sort=False)[columns].median().reset_index()
+    tables: ClassVar = (TableHead(),)
 
     @property
     def spearman(self) -> float:
-        """Rank correlation, over all moves, of the predicted change of y_n with the change."""
-        frame: Frame = self.frame[self.frame["change"].notna()]
-        return rank_correlation(
-            frame["predicted_change"].to_numpy(float), frame["change"].to_numpy(float)
-        )
+        """Rank correlation, over all tokens, of the predicted change of y_n with the change."""
+        columns = self.frame["predicted_change"], self.frame["change"]
+        return rank_correlation(*(column.to_numpy(float) for column in columns))
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.profile import linear_range_chart
@@ -93,7 +80,7 @@ class LinearRange(Result):
 
 @measurement(
     command="sensitivity range",
-    examples=('--prompt "The capital of France is" --draws 2 --out range.png',),
+    examples=('--prompt "The capital of France is" --out range.png',),
     memory=["rows"],
     in_chunks=True,
 )
@@ -101,7 +88,6 @@ def linear_range(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    draws: Count = 2,
     seed: Seed = 0,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
@@ -111,10 +97,7 @@ def linear_range(
     """Find, for each token, how far towards another real token the linear prediction of y_n holds.
 
     Args:
-        draws: how many other tokens of its kind (digits, letters or anything else, each with or
-            without a blank before it) each token moves towards. Control tokens (BOS, turn markers)
-            have no other.
-        seed: seed of the draws.
+        seed: seed of the other tokens, one for each token of the prompt.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
             rewrites, and the model runs under its hooks. It has to change the prompt or a logit, or
@@ -124,102 +107,62 @@ def linear_range(
     The derivative is the real one (`full`), by autograd. Each token is moved by itself, the others
     stay. Raises `InputError` within `hooks.frozen`, whose derivative is another one.
     """
-    counts = {"draws": draws, "seed": seed}
     mitigated = MitigatedPrompts.of("linear_range", model, [prompt], mitigation, position)
-    tokens = mitigated.prompt
-    about = {**counts, "tolerance": TOLERANCE, **mitigated.described(model)}
+    tokens, tokenizer = mitigated.prompt, model.tokenizer
+    about = {"seed": seed, "tolerance": TOLERANCE, **mitigated.described(model)}
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
-    moves = _moves(model, tokens, **counts)
+    count = int(model.W_E.shape[0]) if tokenizer is None else len(tokenizer)
+    control = () if tokenizer is None else control_ids(tokenizer)
+    others = np.setdiff1d(np.arange(count), [*control, *tokens.ids.tolist()])
+    targets = torch.from_numpy(np.random.default_rng(seed).choice(others, len(tokens.ids)))
     with differentiated(model, mitigated) as work:
-        values = _measured(work, tokens, moves, progress)
-    places, target_ids = zip(*moves, strict=True)
-    words = [token_text(model.tokenizer, token) for token in target_ids]
-    table = pd.DataFrame(
-        {"position": places, "other_id": pd.array(target_ids, "Int64"), "other": words, **values}
-    )
-    return LinearRange(token_columns(tokens).merge(table, on="position", how="left"), provenance)
-
-
-def _moves(
-    model: TransformerBridge, tokens: Prompt, draws: int, seed: int
-) -> list[tuple[int, int]]:
-    kinds, ids = Kinds.of(model), tokens.ids.tolist()
-    moves = [
-        (place, target)
-        for place, token in enumerate(ids)
-        for target in kinds.replacements(token, draws, (seed, place))
-    ]
-    if not moves:
-        raise InputError(
-            "linear_range: expected a token that has another of its kind, found control tokens "
-            "alone"
-        )
-    return moves
+        values = _measured(work, tokens.ids, targets, progress)
+    words = [token_text(tokenizer, token) for token in targets.tolist()]
+    columns = {name: column.cpu().numpy() for name, column in values.items()}
+    frame = token_columns(tokens).assign(other_id=targets.numpy(), other=words, **columns)
+    return LinearRange(frame, provenance)
 
 
 def _measured(
     model: TransformerBridge,
-    tokens: Prompt,
-    moves: list[tuple[int, int]],
+    ids: Int[Tensor, " pos"],
+    targets: Int[Tensor, " pos"],
     progress: Progress | None,
-) -> dict[str, np.ndarray]:
-    """The columns of every move: its range, the predicted change, the change and the error at t =
-    1.
-    """
-    ids = tokens.ids.to(next(model.parameters()).device)
-    replaced = ids.repeat(len(moves), 1)
-    for row, (place, target) in enumerate(moves):
-        replaced[row, place] = target
+) -> dict[str, Float[Tensor, " pos"]]:
+    """Range, predicted change, change and error at t = 1 of every token on its way to its target."""
+    ids = ids.to(next(model.parameters()).device)
+    prompts = ids.repeat(len(ids) + 1, 1)
+    prompts[1:].diagonal().copy_(targets)
     with torch.no_grad():
-        embedded, *streams = model.input_to_embed(torch.cat([ids[None], replaced]))[0].detach()
-    fields = torch.stack(streams) - embedded
+        embedded, *replaced = model.input_to_embed(prompts)[0].detach()
+    fields = torch.stack(replaced) - embedded
     linear = Linearised(model, embedded, chunk=_ROWS)
     predicted = linear.push(fields).double()
     linear.release()
-
-    def changes(rows: Tensor, scale: float) -> Float[Tensor, "row d_model"]:
-        streams = torch.cat([embedded[None], embedded + scale * fields[rows]])
-        return last_tokens(linear, streams).double()
-
-    ranges = _ranges(changes, predicted, progress)
-    y, *replaced_y = changes(torch.arange(len(moves)), 1.0)
-    change, size = torch.stack(replaced_y) - y, predicted.norm(dim=-1)
-    columns = {
-        "linear_range": ranges,
+    size, changes = predicted.norm(dim=-1), {}
+    for index, scale in enumerate((_PROBE, *SCALES)):
+        streams = torch.cat([embedded[None], embedded + scale * fields])
+        y = last_tokens(linear, streams).double()
+        changes[scale] = y[1:] - y[0]
+        tell(progress, index, len(SCALES))
+    off = [(moved - scale * predicted).norm(dim=-1) for scale, moved in changes.items()]
+    return {
+        "linear_range": _ranges(torch.stack(off[1:]), torch.maximum(off[0], off[0].median()), size),
         "predicted_change": size,
-        "change": change.norm(dim=-1),
-        "error": (change - predicted).norm(dim=-1) / size,
+        "change": changes[1.0].norm(dim=-1),
+        "error": off[-1] / size,
     }
-    return {name: values.cpu().numpy() for name, values in columns.items()}
 
 
 def _ranges(
-    changes: Callable[[Tensor, float], Float[Tensor, "row d_model"]],
-    predicted: Float[Tensor, "move d_model"],
-    progress: Progress | None,
+    off: Float[Tensor, "scale move"], noise: Float[Tensor, " move"], size: Float[Tensor, " move"]
 ) -> Float[Tensor, " move"]:
-    """The scales from the smallest to 1, each of the moves whose prediction held so far."""
-    size = predicted.norm(dim=-1)
-
-    def off(rows: Tensor, scale: float) -> Float[Tensor, " row"]:
-        """What the prediction is off."""
-        y, *moved_y = changes(rows, scale)
-        return (torch.stack(moved_y) - y - scale * predicted[rows]).norm(dim=-1)
-
-    probed = off(torch.arange(len(size)), _PROBE)
-    noise = torch.maximum(probed, probed.median())
-    ranges = torch.full_like(size, torch.nan)
-    holding = torch.ones_like(size, dtype=torch.bool)
-    for index, scale in enumerate(SCALES):
-        rows = holding.nonzero()[:, 0]
-        if len(rows):
-            allowed = TOLERANCE * scale * size[rows]
-            resolved = noise[rows] <= _RESOLVED * allowed
-            holds = off(rows, scale) <= allowed
-            failed = rows[resolved & ~holds]
-            ranges[rows[resolved & holds]] = scale
-            if index == 0:  # later, smaller scales were hidden: then the range is not known
-                ranges[failed] = 0.0
-            holding[failed] = False
-        tell(progress, index + 1, len(SCALES))
-    return ranges
+    """Largest of `SCALES` up to which every prediction held that rounding does not hide."""
+    scales = off.new_tensor(SCALES)[:, None]
+    allowed = TOLERANCE * scales * size
+    resolved, holds = noise <= _RESOLVED * allowed, off <= allowed
+    held = (holds | ~resolved).cumprod(0).bool() & resolved
+    ranges = torch.where(held, scales, -1.0).amax(0)
+    # Where smaller scales were hidden before the first failure, the range is not known.
+    ranges = ranges.masked_fill(ranges < 0, torch.nan)
+    return ranges.masked_fill(resolved[0] & ~holds[0], 0.0)

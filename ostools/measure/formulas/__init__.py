@@ -1,3 +1,3 @@
-"""One block as formulas: `weights` read off a model, `scores` and their derivatives, with a check
-against the model's own, `block` (its Jacobian's parts), `forward` (what one pass keeps).
+"""One block as formulas: `weights` read off a model, `block` (what one pass keeps, and the parts of
+each block's Jacobian), with a check against the model's own numbers.
 """

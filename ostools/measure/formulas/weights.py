@@ -92,16 +92,6 @@ def require_described(model: TransformerBridge, sites: Container[str]) -> None:
         )
 
 
-def activation(mlp: Any) -> Callable[[Tensor], Tensor]:
-    """The activation function of an MLP."""
-    function = hooks.activation_of(mlp)
-    if function is None:
-        raise InputError(
-            f"the formulas do not describe {type(mlp).__name__}: expected an activation, found none"
-        )
-    return function
-
-
 @dataclass(frozen=True)
 class BlockWeights:
     """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms'
@@ -128,6 +118,7 @@ class BlockWeights:
     gate_bias: Float[Tensor, " d_mlp"]
     up_bias: Float[Tensor, " d_mlp"] | None
     down_bias: Float[Tensor, " d_model"]
+    activation: Callable[[Tensor], Tensor]
 
 
 def block_weights(
@@ -136,6 +127,12 @@ def block_weights(
     """Read one block of the model."""
     ln1, ln2 = norms.before_attention, norms.before_mlp
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
+    activation = hooks.activation_of(mlp.original_component)
+    if activation is None:
+        raise InputError(
+            f"the formulas do not describe {type(mlp.original_component).__name__}: expected an "
+            "activation, found none"
+        )
     scale, heads = hooks.residual_scale(model), int(model.cfg.n_heads)
     value, down, inner = (
         dense(weight).double().mT for weight in (attention.W_V, mlp.W_out, mlp.W_in)
@@ -161,6 +158,7 @@ def block_weights(
         gate_bias=_read_bias(ln2, mlp.gate if gated else read_in, gate),
         up_bias=None if up is None else _read_bias(ln2, read_in, up),
         down_bias=_after(norms.after_mlp, down_bias[:, None])[:, 0],
+        activation=activation,
     )
 
 

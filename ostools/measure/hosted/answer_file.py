@@ -21,17 +21,15 @@ from ostools import tasks
 from ostools.ground import InputError
 from ostools.ground.arguments import checked_arguments
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.judging import Grade, answer_columns, grade_name
-from ostools.measure.answers.reading import UNANSWERED
+from ostools.measure.answers.reading import UNANSWERED, Grade, answer_columns, grade_name
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.mitigations.named import NONE
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.tasks import Question
 from ostools.tasks.questions import checked_questions
 
 SETTINGS = ("model", "endpoint", "temperature", "max_tokens")
 """How answers were made: one way for all answers of a file."""
-UNKNOWN = "unknown model"
 STOP_TOKENS = (
     *("</s>", "<eos>", "<end_of_turn>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
     *("<|im_end|>", "<|endoftext|>", "<|end|>"),
@@ -161,10 +159,7 @@ def read_rows(file: Path, question_by_id: Mapping[str, Question]) -> list[Answer
         if not line.strip():
             continue
         place = f"{file} line {number}"
-        try:
-            row = AnswerRow.model_validate_json(line)
-        except ValidationError as error:
-            raise InputError(f"{place}: {in_one_line(error)}") from None
+        row = row_of(line, place)
         if (question := question_by_id.get(row.id)) is None:
             raise InputError(
                 f"{place}: id {row.id[:200]!r} is not among the {len(question_by_id)} questions "
@@ -182,11 +177,28 @@ def read_rows(file: Path, question_by_id: Mapping[str, Question]) -> list[Answer
     return list(rows.values())
 
 
-def in_one_line(error: ValidationError) -> str:
-    """Return the first fault of a row in words, without the value, which may hold a key."""
-    fault = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in fault["loc"]) or "the line"
-    return f"{where}: {fault['msg'][:1].lower()}{fault['msg'][1:]}"
+def row_of(text: str, place: str) -> AnswerRow:
+    """Read a line of JSON. Raises `InputError` with its first fault in words, without the value,
+    which may hold a key.
+    """
+    try:
+        return AnswerRow.model_validate_json(text)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, fault["loc"])) or "the line"
+        words = f"{fault['msg'][:1].lower()}{fault['msg'][1:]}"
+        raise InputError(f"{place}: {where}: {words}") from None
+
+
+def require_one_way(file: Path, rows: Sequence[AnswerRow]) -> None:
+    """Refuse answers of several models, or that were asked for in several ways."""
+    for row, name in product(rows, SETTINGS):
+        first, value = getattr(rows[0], name), getattr(row, name)
+        if value != first:
+            raise InputError(
+                f"{file}: expected answers made in one way, found {name} {first!r} and {value!r}; "
+                "one file for each"
+            )
 
 
 def hosted_of(
@@ -199,13 +211,8 @@ def hosted_of(
     ways to ask."""
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
-    settings: dict[str, Any] = {key: getattr(rows[0], key) for key in SETTINGS}
-    for row, key in product(rows, SETTINGS):
-        if getattr(row, key) != settings[key]:
-            raise InputError(
-                f"{file}: expected answers made in one way, found {key} {settings[key]!r} and "
-                f"{getattr(row, key)!r}; one file for each"
-            )
+    require_one_way(file, rows)
+    settings: dict[str, Any] = {name: getattr(rows[0], name) for name in SETTINGS}
     model_name = settings.pop("model")
     if None not in (model_name, model) and model_name != model:
         raise InputError(f"{file}: expected answers of {model!r}, found answers of {model_name!r}")
@@ -217,7 +224,7 @@ def hosted_of(
         if row.text is not None and row.finish_reason != "content_filter"
     }
     questions = tuple(question_by_id.values())
-    return Hosted(model_name or model or UNKNOWN, questions, answer_by_id, settings)
+    return Hosted(model_name or model or "unknown model", questions, answer_by_id, settings)
 
 
 def without_stop_tokens(text: str) -> str:
@@ -231,19 +238,16 @@ def asked_elsewhere(result: Result) -> str:
     """Return temperature and endpoint of the answers in words, as far as they are recorded."""
     how = result.provenance.parameters
     where = "made elsewhere" if how.get("endpoint") is None else "given over an API"
-    temperature = how.get("temperature")
-    words = "a temperature that is not recorded"
-    return f"{where} at {words if temperature is None else f'temperature {temperature:g}'}"
+    if how.get("temperature") is None:
+        return f"{where} at a temperature that is not recorded"
+    return f"{where} at temperature {how['temperature']:g}"
 
 
 def unanswered(result: Result) -> list[str]:
     """Return one sentence where questions have no answer, else none."""
-    frame: Frame = (
-        result.frame if "correct" in result.frame else getattr(result, "answers", result.frame)
-    )
-    missing = int(frame["correct"].isna().sum())
+    missing = int(frame_of(result)["correct"].isna().sum())
     words = "have no answer: the shares, errors and frequencies leave them out."
-    return [f"{missing} of {len(frame)} prompts {words}"] if missing else []
+    return [f"{missing} of {len(result.frame)} prompts {words}"] if missing else []
 
 
 @checked_arguments(InputError)

@@ -15,12 +15,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import closing
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
 
 from ostools.ground import InputError, Progress, tell, whole_number
 from ostools.ground.arguments import checked_arguments
@@ -29,9 +25,10 @@ from ostools.measure.hosted.answer_file import (
     AnswerRow,
     Hosted,
     hosted_of,
-    in_one_line,
     questions_by_id,
     read_rows,
+    require_one_way,
+    row_of,
 )
 from ostools.results import write_atomically
 from ostools.tasks import Question
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 
 KEY = "OPENAI_API_KEY"
 """The environment variable that holds the key."""
-_QUOTED_LENGTH = 300  # characters of what a server says
 _HEADERS = {
     "host",
     "connection",
@@ -97,15 +93,12 @@ def ask_endpoint(
         whole_number("max_tokens", max_tokens, 1)
     how = {"model": model, "endpoint": endpoint, "temperature": 0.0, "max_tokens": max_tokens}
     rows = read_rows(file, question_by_id) if file.exists() else []
-    for row, (name, value) in product(rows, how.items()):
-        if getattr(row, name) != value:
-            raise InputError(
-                f"{file}: expected answers with {name} {value!r}, found {getattr(row, name)!r}: "
-                "name another file"
-            )
-    unanswered = question_by_id.keys() - {row.id for row in rows}
-    with closing(client):
-        for question in (question_by_id[name] for name in question_by_id if name in unanswered):
+    require_one_way(file, [AnswerRow.model_validate({**how, "id": "", "text": None}), *rows])
+    answered = {row.id for row in rows}
+    with client:
+        for question in question_by_id.values():
+            if question.id in answered:
+                continue
             try:
                 rows.append(_answer(client, question, how, key, timeout))
             except InputError as error:
@@ -135,7 +128,12 @@ def _client_of(endpoint: str, timeout: float, retries: int) -> tuple[openai.Open
             "--endpoint: expected the package openai, found none: pip install "
             "'oversquashing-tools[hosted]'"
         ) from None
-    key = _key()
+    key = os.environ.get(KEY) or None
+    # The HTTP library would show such a key in its error.
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise InputError(
+            f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters"
+        )
     if (url := _URL.fullmatch(endpoint)) is None:  # not shown: a secret may stand in it
         raise InputError(
             "--endpoint: expected a URL such as http://localhost:8000/v1, without a password, "
@@ -167,17 +165,6 @@ def _client_of(endpoint: str, timeout: float, retries: int) -> tuple[openai.Open
     return openai.OpenAI(api_key=key or "none", base_url=endpoint, **options), key
 
 
-def _key() -> str | None:
-    """The key in the environment; `InputError` for one that no header can hold."""
-    key = os.environ.get(KEY) or None
-    # The HTTP library would show such a key in its error.
-    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise InputError(
-            f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters"
-        )
-    return key
-
-
 def _answer(
     client: openai.OpenAI,
     question: Question,
@@ -196,30 +183,28 @@ def _answer(
     if how["max_tokens"] is not None:
         request["max_tokens"] = how["max_tokens"]
     try:
-        fields = _fields_of(_completion(client, request, timeout).model_dump(warnings=False))
-        row = {**how, "id": question.id, "seconds": time.perf_counter() - start} | fields
+        completion = _completion(client, request, timeout).model_dump(warnings=False)
+        choice, usage = completion["choices"][0], completion.get("usage") or {}
+        # A model that ends without a word has no content.
+        reason, text = choice.get("finish_reason") or "stop", choice["message"].get("content") or ""
     except TimeoutError:
         raise InputError(f"{where}: no whole answer in {timeout:g} seconds") from None
     except Exception as error:  # of openai, of the HTTP library below it, or of a body that is odd
         words = " ".join(f"{error} {error.__cause__ or ''}".split())
         # Without the key before it is cut: a part of it would be left.
         words = words.replace(key, f"[{KEY}]") if key else words
-        raise InputError(
-            f"{where}: expected a chat completion, found {words[:_QUOTED_LENGTH]}"
-        ) from None
-    text = json.dumps(row)
-    if key is not None and key in text:
+        raise InputError(f"{where}: expected a chat completion, found {words[:300]}") from None
+    row = {**how, "id": question.id, "seconds": time.perf_counter() - start}
+    row |= {"text": None if reason == "content_filter" else text, "finish_reason": reason}
+    row |= {"prompt_tokens": usage.get("prompt_tokens"), "served": completion.get("model")}
+    line = json.dumps(row)
+    if key is not None and key in line:
         raise InputError(
             f"{where}: an answer holds the key in {KEY}: it was not stored; the key is not safe "
             "there"
         )
-    try:
-        # As JSON: what the file could not hold is found now (half of a surrogate pair).
-        return AnswerRow.model_validate_json(text)
-    except ValidationError as error:
-        raise InputError(
-            f"{where}: the answer to {question.id!r} was not stored: {in_one_line(error)}"
-        ) from None
+    # As JSON: what the file could not hold is found now (half of a surrogate pair).
+    return row_of(line, f"{where}: the answer to {question.id!r} was not stored")
 
 
 def _completion(client: openai.OpenAI, request: Any, timeout: float) -> ChatCompletion:
@@ -236,16 +221,3 @@ def _completion(client: openai.OpenAI, request: Any, timeout: float) -> ChatComp
     # that still drips.
     threading.Thread(target=fetch, name="ostools-endpoint", daemon=True).start()
     return response.result(timeout)
-
-
-def _fields_of(completion: Mapping[str, Any]) -> dict[str, object]:
-    """The fields of a row that a chat completion gives."""
-    choice = completion["choices"][0]
-    reason, message = choice.get("finish_reason") or "stop", choice["message"]
-    # A model that ends without a word has no content; what a filter withheld is no answer.
-    return {
-        "text": None if reason == "content_filter" else message.get("content") or "",
-        "finish_reason": reason,
-        "prompt_tokens": (completion.get("usage") or {}).get("prompt_tokens"),
-        "served": completion.get("model"),
-    }

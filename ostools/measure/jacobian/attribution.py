@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack, cast
 
-import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -38,7 +37,7 @@ from ostools.measure.position import predicted_token
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.generic.notes import block_notes
+from ostools.models.generic.choices import block_notes
 from ostools.models.tokens import token_text
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks import Question
@@ -132,16 +131,21 @@ def attribution(
     target = logit_ids(model, logit)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work:
-        parts, parameters = _parts(work, tokens, target, linearisation)
+        parts, account = _parts(work, tokens, target, linearisation)
     parameters = {
+        **provenance.parameters,
         "token": MINUS.join(token_text(model.tokenizer, index) for index in target),
         "linearisation": linearisation,
         "complete": linearisation == _COMPLETE,
         **(block_notes(model) if is_closed(model) else {}),
-        **parameters,
+        **account,
     }
-    where = replace(provenance, parameters={**provenance.parameters, **parameters})
-    return Attribution(_table(tokens, parts, linearisation), where)
+    last = "biases" if linearisation == _COMPLETE else "remainder"
+    columns = token_columns(tokens).assign(part="token")
+    columns.loc[len(columns), ["token", "part"]] = "", last
+    table = columns.astype({"position": "Int64", "token_id": "Int64"})
+    frame = table.assign(contribution=parts.numpy())
+    return Attribution(frame, replace(provenance, parameters=parameters))
 
 
 def _parts(
@@ -151,19 +155,17 @@ def _parts(
     provenance says.
     """
     start = Start.of(model, tokens.ids)
-    logits = start.logits[-1]
     output = Output.of(model, target)
-    output.check(model, logits, start.y)
-    *_, memory_plan = planned(model, len(tokens.ids), rows=1)
-    how = {"chunk": memory_plan.chunk, "keeps_graph": memory_plan.keeps_graph}
-    with linearised(model, start, [linearisation], **how) as linear:
+    output.check(model, start.logits[-1], start.y)
+    plan = planned(model, len(tokens.ids), rows=1)
+    with linearised(model, start, [linearisation], keeps_graph=plan.keeps_graph) as linear:
         rows = exact_jacobians(linear.pull, start.embedded, logit=output.row)
         linear.release()
         require_norms(linearisation, rows.double().norm(dim=(1, 2)))
         claim = Claim.of(linear, rows, output.row[None])
         account = certify(linear, {linearisation: claim}, start.choices)[linearisation]
     parts = (rows[:, 0].double() * start.embedded.double()).sum(-1).cpu()
-    logit = output.before_cap(start.y)
+    logit = float(output.row.double() @ start.y.double()) + output.bias  # before a soft-cap
     remainder = logit - float(parts.sum())
     error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
     if linearisation == _COMPLETE:
@@ -171,20 +173,8 @@ def _parts(
     parts = torch.cat([parts, parts.new_tensor([remainder])])
     return parts, {
         "logit": target[0] if len(target) == 1 else target,
-        "logit_value": output.value(logits),
+        "logit_value": output.value(start.logits[-1]),
         "soft_cap": soft_cap(model),
         "adds_up_within": error,
         **account,
     }
-
-
-def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) -> pd.DataFrame:
-    columns = token_columns(tokens).assign(part="token")
-    part = "biases" if linearisation == _COMPLETE else "remainder"
-    last_row = pd.DataFrame([{"position": pd.NA, "token_id": pd.NA, "token": "", "part": part}])
-    table = pd.concat(
-        [columns.astype({"position": object, "token_id": object}), last_row], ignore_index=True
-    )
-    return table.astype({"position": "Int64", "token_id": "Int64"}).assign(
-        contribution=parts.numpy()
-    )

@@ -67,9 +67,8 @@ class Claim(NamedTuple):
 
     `expected`: sum_i W J_i t_i. `size`: sqrt(sum_i |W J_i t_i|^2), the size of that sum in the mean
     over random directions; a logit's, one number, may be small by chance. `homogeneous`: sum_i W
-    J_i v_i. `outputs`: W, None for the identity. `gain`: size of W over that of y_n. Rounding grows
-    with it: a sum like w^T y may be far smaller than what is added. `probes`: orthonormal rows U;
-    `above`: U W J_i^(l) of the layers above the lowest one.
+    J_i v_i. `outputs`: W, None for the identity. `probes`: orthonormal rows U; `above`: U W
+    J_i^(l) of the layers above the lowest one.
     """
 
     field: Float[Tensor, "pos d_model"]
@@ -77,7 +76,6 @@ class Claim(NamedTuple):
     size: float
     homogeneous: Float[Tensor, " d_out"]
     outputs: Float[Tensor, "out d_model"] | None
-    gain: float
     probes: Float[Tensor, "probe d_out"]
     above: Float[Tensor, "layer pos probe d_model"]
 
@@ -88,13 +86,19 @@ class Claim(NamedTuple):
         jacobian_rows: Float[Tensor, "place d_out d_model"],
         outputs: Float[Tensor, "out d_model"] | None = None,
     ) -> Claim:
-        """What rows W J_i say, layer by layer, those of the lowest layer first."""
-        field = _field(linear.stream, jacobian_rows)
-        parts, homogeneous = (
-            _products(jacobian_rows, steps).double() for steps in (field, linear.stream)
-        )
-        gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
-        widened = None if outputs is None else outputs.double()
+        """What rows W J_i say, layer by layer, those of the lowest layer first. The steps: one random
+        direction a token, of the size of its v_i; shorter where its part would be above the median
+        part.
+        """
+        stream = linear.stream
+        generator = torch.Generator().manual_seed(_SEED)
+        gaussian = torch.randn(stream.shape, generator=generator, dtype=torch.float64).to(stream)
+        field = gaussian * (stream.norm(dim=-1, keepdim=True) / gaussian.norm(dim=-1, keepdim=True))
+        sizes = _products(jacobian_rows, field).norm(dim=-1)
+        median = sizes[sizes > 0].median() if bool(sizes.any()) else 1.0
+        shares = (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)
+        field = field * shares[:, None].to(field)
+        parts = _products(jacobian_rows, field)
         d_out = jacobian_rows.shape[1]
         probes = torch.eye(d_out, dtype=torch.float64)
         if d_out > _PROBES:
@@ -105,16 +109,15 @@ class Claim(NamedTuple):
             field,
             parts.sum(0),
             float(parts.norm()),
-            homogeneous.sum(0),
-            widened,
-            gain,
+            _products(jacobian_rows, stream).sum(0),
+            outputs,
             probes,
             above.unflatten(0, (len(linear.layers) - 1, len(field))),
         )
 
     def output(self, y: Float[Tensor, "*row d_model"]) -> Float[Tensor, "*row d_out"]:
         """W y, in float64."""
-        return y.double() if self.outputs is None else y.double() @ self.outputs.T
+        return y.double() if self.outputs is None else y.double() @ self.outputs.double().T
 
     def errors(self, slope: _Slope) -> Float[Tensor, " layer"]:
         """What the sum of each layer is off the network, the lowest first; of those above it by
@@ -177,8 +180,8 @@ def certify(
         passes[name] += 2 * len(by_step)
     accounts: dict[str, Account] = {}
     for name, claim in claims.items():
-        certificate = _certificate(name, linear.layers, claim, *differences[name], passes[name])
-        accounts[name] = {"certificate": certificate}
+        check = _certificate(name, linear.layers, claim, *differences[name], passes[name])
+        accounts[name] = {"certificate": check}
         if all(FROZEN_PARTS[name]):
             accounts[name] |= _sum_account(linear, name, claim)
         if choices is not None:
@@ -250,40 +253,25 @@ def _slopes(
         (name, step), claim, pair = moves[index], claims[moves[index][0]], slice(index, index + 2)
         up, down = claim.output(y[pair])
         curvature = float((up + down - 2 * claim.output(linear.y)).norm()) / (2 * step)
-        rounding = ROUNDING[y.dtype] * float(y[pair].norm(dim=-1).max()) * claim.gain
-        slope = _Slope(
-            (up - down) / (2 * step),
-            (streams[index] - streams[index + 1]) / (2 * step),
-            # The terms of odd and even order are taken to fall alike: what the h^2 term is off is
-            # the square of what the h term is.
-            curvature**2 / max(claim.size, 1e-300),
-            rounding / step,
+        # Rounding grows with W: a sum like w^T y may be far smaller than what is added.
+        outputs = claim.outputs
+        gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
+        rounding = ROUNDING[y.dtype] * float(y[pair].norm(dim=-1).max()) * gain
+        # The terms of odd and even order are taken to fall alike: what the h^2 term is off is the
+        # square of what the h term is.
+        truncation = curvature**2 / max(claim.size, 1e-300)
+        moves_above = (streams[index] - streams[index + 1]) / (2 * step)
+        slopes[name].append(
+            _Slope((up - down) / (2 * step), moves_above, truncation, rounding / step)
         )
-        slopes[name].append(slope)
     return slopes
 
 
 def _products(
     jacobian_rows: Float[Tensor, "place d_out d_model"], field: Float[Tensor, "pos d_model"]
 ) -> Float[Tensor, "pos d_out"]:
-    """J_i t_i at the first places, as many as there are t_i."""
-    return (jacobian_rows[: len(field)] @ field.to(jacobian_rows)[..., None])[..., 0]
-
-
-def _field(
-    stream: Float[Tensor, "pos d_model"], jacobian_rows: Float[Tensor, "place d_out d_model"]
-) -> Float[Tensor, "pos d_model"]:
-    """One random direction a token, of the size of its v_i; shorter where its part would be above
-    the median part.
-    """
-    gaussian = torch.randn(
-        stream.shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64
-    ).to(stream)
-    field = gaussian * (stream.norm(dim=-1, keepdim=True) / gaussian.norm(dim=-1, keepdim=True))
-    sizes = _products(jacobian_rows, field).double().norm(dim=-1)
-    positive_sizes = sizes[sizes > 0]
-    median = positive_sizes.median() if len(positive_sizes) else sizes.new_ones(())
-    return field * (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)[:, None].to(field)
+    """J_i t_i at the first places, as many as there are t_i, in float64."""
+    return (jacobian_rows[: len(field)] @ field.to(jacobian_rows)[..., None])[..., 0].double()
 
 
 def _decide(slopes: Sequence[_Slope]) -> tuple[_Slope, float]:

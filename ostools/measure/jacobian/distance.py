@@ -205,9 +205,8 @@ def _pairs(
     ]
     beginnings = [beginning(prompts[number], query + 1) for number, query in places]
     work = full_precision(model, "influence_by_distance")
-    for number, text in enumerate(prompts):  # of one beginning of each text it is shown
-        query = next(query for place, query in places if place == number)
-        require_beginning(work, text, query + 1)
+    for text in prompts:  # of one beginning of each text it is shown
+        require_beginning(work, text, _queries(len(text.ids), count)[0] + 1)
     measured = sensitivity(work, beginnings, **options)
     tables = [
         result.frame.assign(prompt=number + 1, query=query)
@@ -239,8 +238,8 @@ def _law(pairs: Frame) -> dict[str, object]:
     curves = curves[..., : np.append((curves == 0).any((0, 1)), True).argmax()]
     distances = float(pairs["distance"].min()) + 1.0 + np.arange(curves.shape[-1])
     row: dict[str, object] = dict.fromkeys(("p", "low", "high", "beta", "gamma"), np.nan)
-    row |= {"distances": curves.shape[-1], "texts": len(curves)}
-    row |= {"evidence": np.nan, "verdict": "too few"}
+    counts = {"distances": curves.shape[-1], "texts": len(curves)}
+    row |= counts | {"evidence": np.nan, "verdict": "too few"}
     values = np.nanmedian(curves, axis=(0, 1))
     if len(values) < FEWEST:
         return row
@@ -248,8 +247,8 @@ def _law(pairs: Frame) -> dict[str, object]:
     row |= {"evidence": decay.evidence, "verdict": decay.verdict}
     if law is not None:
         low, high = _over_texts(curves, distances)
-        row |= {"p": law.rate, "low": low, "high": high}
-        row |= {"beta": float(np.exp(law.log_amplitude)), "gamma": law.level}
+        fitted = {"p": law.rate, "beta": float(np.exp(law.log_amplitude)), "gamma": law.level}
+        row |= fitted | {"low": low, "high": high}
     return row
 
 
@@ -278,9 +277,8 @@ def _over_texts(
         return np.nan, np.nan
     draws = np.random.default_rng(0).integers(texts, size=(_RESAMPLES, texts))
     laws = [power_to_a_level(distances, np.nanmedian(curves[draw], axis=(0, 1))) for draw in draws]
-    rates = [
-        np.nan if law is None else law.rate for law in laws
-    ]  # of one draw without a law there is no interval
+    # Of one draw without a law there is no interval.
+    rates = [np.nan if law is None else law.rate for law in laws]
     wide = expanded(0.95, texts)
     low, high = np.quantile(rates, [(1 - wide) / 2, (1 + wide) / 2])
     return float(low), float(high)

@@ -155,13 +155,12 @@ def hops(
     with differentiated(model, mitigated) as work:
         require_no_edits("hops", work, "what it moves would count as no hop", PATTERN_EDITS)
         start = Start.of(work, tokens.ids)
-        *_, memory_plan = planned(work, len(tokens.ids), method="sketch", cotangents=cotangents)
+        plan = planned(work, len(tokens.ids), method="sketch", cotangents=cotangents)
         generator = torch.Generator().manual_seed(seed)
         directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(
             start.embedded
         )
-        how = {"chunk": memory_plan.chunk, "keeps_graph": False}
-        with linearised(work, start, ["frozen"], **how) as linear:
+        with linearised(work, start, ["frozen"], chunk=plan.chunk, keeps_graph=False) as linear:
             tracks = _tracks(work, linear, directions, most, progress)
             jacobian_rows = tracks[-1].transpose(0, 1)
             require_norms("frozen", jacobian_rows.double().norm(dim=(1, 2)))
@@ -270,12 +269,12 @@ def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd
             part = tracks[int(name)].double()
             remainder -= part
         interval = Sketch.of(part).trace_interval(_LEVEL)
-        norms = {
-            "frobenius_norm": interval.value.sqrt(),
-            "frobenius_lower": interval.lower.sqrt(),
-            "frobenius_upper": interval.upper.sqrt(),
-            "share": (part * total).sum((0, -1)) / size,
-        }
-        columns = {column: values.cpu().numpy() for column, values in norms.items()}
-        tables.append(token_columns(tokens).assign(hops=name, **columns))
+        table = token_columns(tokens).assign(
+            hops=name,
+            frobenius_norm=interval.value.sqrt().cpu().numpy(),
+            frobenius_lower=interval.lower.sqrt().cpu().numpy(),
+            frobenius_upper=interval.upper.sqrt().cpu().numpy(),
+            share=((part * total).sum((0, -1)) / size).cpu().numpy(),
+        )
+        tables.append(table)
     return pd.concat(tables, ignore_index=True)

@@ -29,7 +29,13 @@ from ostools.ground.errors import OF_A_LEFT_HOOK
 from ostools.ground.names import Linearisation
 from ostools.hooks.freeze import HeldParts, Holding, holding
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, noted_calls, run_from, true_arithmetic
+from ostools.measure.passes.contexts import (
+    full_precision,
+    no_logits,
+    noted_calls,
+    run_from,
+    true_arithmetic,
+)
 from ostools.models.generic.choices import Choices, held_choices, noted_choices
 
 FROZEN_PARTS: Mapping[str, HeldParts] = {
@@ -45,7 +51,7 @@ embeddings, but for its biases.
 DEFAULT_LINEARISATIONS: tuple[Linearisation, ...] = ("full", "frozen")
 """What is measured of a model whose blocks are known inside, where nothing is asked for."""
 # Running from embeddings may round otherwise than running from tokens; freezing changes no value.
-_SAME_LOGITS = {torch.float32: 2e-5, torch.float64: 1e-10}
+_SAME_Y = {torch.float32: 2e-5, torch.float64: 1e-10}
 
 
 @contextmanager
@@ -121,7 +127,7 @@ class Linearised:
     `layers`: which l, in order, 0 for the embedded tokens up to L for what the last block leaves;
     `places`: all their tokens, layer by layer. `chunk`: so many rows go back through a graph at a
     time; None: all. `keeps_graph`: of the whole pass; else each block runs again, and the edits
-    have to be active still. `logits`: the last token's. Where the map is taken, without a graph:
+    have to be active still. Where the map is taken, without a graph:
     `stream`, v^(l) at the lowest of these layers, as edited, and `y`. `holding`: what the block in
     which the prompt was linearised holds; nothing without one.
     """
@@ -147,7 +153,7 @@ class Linearised:
                 model, "final_norm", "residual_pre", "residual_post", detach=False
             ) as record,
         ):
-            self.logits: Float[Tensor, "1 d_vocab"] = run_from(model, start)[0].detach()
+            run_from(model, start, logits_to_keep=no_logits(model))
         streams = {
             **record["residual_pre"],
             0: start,
@@ -183,20 +189,16 @@ class Linearised:
             self._pull_by_blocks(rows, parts, tangents, progress)
         return tangents.flatten(0, 1).transpose(0, 1)
 
-    def pull_with_graph(self, cotangents: Cotangents) -> Tangents:
-        """g^T J_i as a function of what the pass depended on."""
-        streams = [self._streams[layer] for layer in self.layers]
-        return torch.cat(vjp(self._y, streams, cotangents.to(self._y), create_graph=True), dim=2)[
-            :, 0
-        ]
-
     def push(self, fields: Tangents) -> Cotangents:
-        """sum_i J_i t_i of each field t: the derivative of g -> g^T J with respect to g, along t.
-        Costs a pull of each.
+        """sum_i J_i t_i of each field t at the lowest layer: the derivative of g -> g^T J with
+        respect to g, along t. Costs a pull of each.
         """
-        cotangent = torch.zeros_like(self._y, requires_grad=True)
+        cotangent, lowest = (
+            torch.zeros_like(self._y, requires_grad=True),
+            self._streams[self.layers[0]],
+        )
         with torch.enable_grad():
-            pulled = self.pull_with_graph(cotangent[None])[0]
+            pulled = vjp(self._y, [lowest], cotangent[None], create_graph=True)[0][0, 0]
         parts = fields.to(pulled).split(self._chunk or max(1, len(fields)))
         return torch.cat([vjp(pulled, [cotangent], part)[0] for part in parts])
 
@@ -296,7 +298,7 @@ def linearised(
 
     One graph serves all `linearisations`: `linear.holding.follow` says whose derivative a pull
     gives, at first that of the first one. Raises `InputError` where the pass from v^(0), with what
-    is held, has not the logits of the plain one.
+    is held, has not the y_n of the plain one.
     """
     parts = [FROZEN_PARTS[name] for name in linearisations]
     with (
@@ -306,10 +308,10 @@ def linearised(
         linear = Linearised(
             model, start.embedded, layers, chunk=chunk, keeps_graph=keeps_graph, holding=values
         )
-        difference = (start.logits - linear.logits).abs().amax() / start.logits.abs().amax()
-        if not float(difference) <= _SAME_LOGITS[start.logits.dtype]:
+        difference = (start.y - linear.y).abs().amax() / start.y.abs().amax()
+        if not float(difference) <= _SAME_Y[start.y.dtype]:
             raise InputError(
-                f"the {' and '.join(linearisations)} forward pass changed the logits by "
+                f"the {' and '.join(linearisations)} forward pass changed y_n by "
                 f"{float(difference):.2g} of their size; its Jacobian would mean nothing"
             )
         yield linear

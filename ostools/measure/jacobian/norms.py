@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground import Progress, part_of
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.jacobian.linearise import Cotangents, Tangents
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 

@@ -30,7 +30,7 @@ from ostools.ground.arguments import allowed
 from ostools.ground.names import METHOD_KINDS, Linearisation, Method, SketchedMethod
 from ostools.ground.whole_numbers import at_least
 from ostools.hooks.sites import is_closed, unknown_inside
-from ostools.measure.jacobian.linearisation_run import JacobianOptions, measured
+from ostools.measure.jacobian.linearisation_run import measured
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, Linearised, differentiated
 from ostools.measure.jacobian.norms import ACCURACY, COTANGENTS, exact_jacobians
 from ostools.measure.measurement import measurement
@@ -48,13 +48,12 @@ from ostools.measure.prompts import (
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.generic.notes import block_notes
+from ostools.models.generic.choices import block_notes
 from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earlier_version
 from ostools.tasks import Question
 
 _ROWS = 16
 """Cotangents that go back together where nobody planned the memory."""
-_NOT_SAID = ("names", "accuracy", "output")
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,33 +254,37 @@ def sensitivity(
         raise InputError(
             f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}"
         )
-    layers = layers_up_to(int(model.cfg.n_layers), layers)
-    options = JacobianOptions(names, layers, method, cotangents, max_memory, seed, half_width)
     is_one = isinstance(prompt, str | Prompt | Question)
     prompts: Any = [prompt] if is_one else prompt
     mitigated = MitigatedPrompts.of("sensitivity", model, prompts, mitigation, position)
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are
     # noted as they are read.
     about: dict[str, Any] = {
-        name: value for name, value in vars(options).items() if name not in _NOT_SAID
+        "linearisations": names,
+        "layers": layers_up_to(int(model.cfg.n_layers), layers),
+        "method": method,
+        "cotangents": cotangents,
+        "max_memory": max_memory,
+        "seed": seed,
     }
-    about |= {"linearisations": names} | ({"accuracy": half_width} if method == "estimate" else {})
+    options: dict[str, Any] = about | {"accuracy": half_width}
+    about |= {"accuracy": half_width} if method == "estimate" else {}
     about |= block_notes(model) if is_closed(model) else {}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
-    described = [mitigated.described(model, index) for index in range(len(prompts))]
     with differentiated(model, mitigated) as work:
-        if logit is not None:
-            output = Output.of(work, logit)
-            options = replace(options, output=output)
+        output = None if logit is None else Output.of(work, logit)
+        if output is not None:
             provenance = _with(
                 provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm
             )
         for index, part in with_progress(range(len(prompts)), progress):
             with prompt_named(prompts, index):
-                frame, runs = measured(work, prompts[index], options, part)
+                frame, runs = measured(work, prompts[index], output, part, **options)
             where = replace(provenance, token_ids=tuple(prompts[index].ids.tolist()))
-            results.append(Sensitivity(frame, _with(where, **described[index], runs=runs)))
+            results.append(
+                Sensitivity(frame, _with(where, **mitigated.described(model, index), runs=runs))
+            )
     if is_one:
         return results[0]
     return Sensitivities(*join_results(results, ("runs", "read_at", "next_tokens")))

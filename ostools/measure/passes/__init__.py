@@ -1,3 +1,3 @@
-"""Forward passes, many at once and in every precision: `batches` and `trees` (prompts that share a
-beginning), `last_tokens` (of all prompts in one pass), `precisions` (by name, what each one
-rounds), `contexts` (what a pass runs in), `output` (what is differentiated)."""
+"""Forward passes, many at once and in every precision: `batches` (which prompts go together),
+`last_tokens` (prompts that share prefixes), `precisions`, `output`, `contexts`.
+"""

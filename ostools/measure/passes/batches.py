@@ -1,5 +1,5 @@
-"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else
-equal lengths only.
+"""Which prompts go through a pass together. Those of different lengths: padded on the left where
+that is proven harmless, else equal lengths only.
 
 Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it.
 So a padded batch carries its mask and its position ids explicitly, and there is one only where
@@ -21,15 +21,55 @@ from ostools.ground import InputError, TransformerBridge
 from ostools.ground.lens import HookPoint
 from ostools.hooks.register import is_observed
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
-from ostools.measure.passes.last_tokens import batching_of
-from ostools.measure.passes.trees import TOKENS as TOKENS
-from ostools.measure.passes.trees import batches as batches
 from ostools.mitigations.passes import own_windows
+from ostools.models.families import family_of
+
+TOKENS = 4096
+"""The most tokens of a batch, padding included."""
+# The longest prompt of a batch may be this much longer than its shortest: at most a third is
+# padding.
+_STRETCH = 1.5
+# A step that generates one token reads every weight, which takes as long as a pass over so many
+# tokens, at least.
+_STEP = 32
+_STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 
 # What these make of a position depends on nothing but that position: padding is as harmless as
 # without them.
 _EDITS_OF_ONE_POSITION = frozenset({"ablate_heads", "ablate_layers"})
 _WORTH_SHARING = 32  # tokens, of a prefix that is read in a pass of its own
+
+
+@dataclass(frozen=True)
+class Batching:
+    """Route by which the representations were computed: "one pass", "packed pass" or "loop", and
+    why.
+    """
+
+    name: str
+    reason: str
+
+
+def batching_of(model: TransformerBridge, *, is_chain: bool = True) -> Batching:
+    """A pass per tree wherever the model's causality is known to allow it, the loop otherwise.
+    `is_chain`: every prompt is a prefix of the longest."""
+    config, family = model.original_model.config, family_of(model)
+    if family is None:
+        return Batching(
+            "loop", f"{model.cfg.architecture} is not a family whose masks and positions are known"
+        )
+    rope = getattr(config, "rope_parameters", None) or {}
+    settings = [value for value in (rope, *rope.values()) if isinstance(value, dict)]
+    kinds = {str(value["rope_type"]) for value in settings if "rope_type" in value}
+    if unknown := sorted(kinds - set(_STATIC_ROPE)):
+        return Batching(
+            "loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt"
+        )
+    if is_chain:
+        return Batching("one pass", "every prompt is a prefix of the longest")
+    if has_alibi(model):
+        return Batching("loop", "ALiBi's bias counts the keys of a pass, which a tree packs")
+    return Batching("packed pass", "the prompts share prefixes: packed with a tree attention mask")
 
 
 @dataclass(frozen=True)
@@ -47,23 +87,29 @@ def padding(model: TransformerBridge) -> Padding:
     (`_EDITS_OF_ONE_POSITION`) changes nothing of another. In 16 bits sums over more keys round
     otherwise, and two tokens that are nearly as likely may change places.
     """
-    batching = batching_of(model, ())
-    if batching.name == "loop":
-        return Padding(False, batching.reason)
+    if reason := _whole(model):
+        return Padding(False, reason)
     for dtype in {parameter.dtype for parameter in model.parameters()} - {
         torch.float32,
         torch.float64,
     }:
         name = str(dtype).removeprefix("torch.")
         return Padding(False, f"in {name} the rounding of longer sums could choose another token")
-    if edits := [
-        edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION
-    ]:
-        return Padding(False, f"the active edit {edits[0].kind!r} would act on the padding too")
-    if any(isinstance(module, HookPoint) and is_observed(module) for module in model.modules()):
-        return Padding(False, "what is being captured would hold the padding too")
     carried = "its mask" if has_alibi(model) else "mask and position ids"
     return Padding(True, f"left padding, with {carried}")
+
+
+def _whole(model: TransformerBridge) -> str:
+    """Why each prompt has to be read whole and by itself; empty where none has to."""
+    batching = batching_of(model)
+    if batching.name == "loop":
+        return batching.reason
+    edits = [edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION]
+    if edits:
+        return f"the active edit {edits[0].kind!r} would act on the padding too"
+    if any(isinstance(module, HookPoint) and is_observed(module) for module in model.modules()):
+        return "what is being captured would hold the padding too"
+    return ""
 
 
 def shared_prefix(
@@ -74,16 +120,16 @@ def shared_prefix(
 
     The padding then stands behind the prefix. That is harmless where padding is (`padding`), and
     where no window slides within the prompts and the `steps` tokens after them: a window counts the
-    padding too.
+    padding too. Prompts of one length share it in 16 bits as well: no sum is longer than by itself.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
     most = max(shortest - keep, 0)
     starts = zip(*(ids[:most] for ids in prompts), strict=True)
     alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
-    if len(prompts) < 2 or alike < _WORTH_SHARING or not reads_on(model):
+    if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _whole(model):
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())
-    return 0 if slides and shortest < longest else alike
+    return 0 if shortest < longest and (slides or not padding(model).allowed) else alike
 
 
 def reads_on(model: TransformerBridge) -> bool:
@@ -91,6 +137,36 @@ def reads_on(model: TransformerBridge) -> bool:
     of a pass over all of them.
     """
     return not has_alibi(model) and padding(model).allowed
+
+
+def batches(
+    lengths: Sequence[int],
+    padded: bool,
+    tokens: int = TOKENS,
+    steps: int = 0,
+    most: int | None = None,
+) -> list[list[int]]:
+    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with
+    their padding, and at most `most` prompts, if that is given.
+
+    Equal lengths only, or where `padded` lengths within half as much again, or with less padding
+    than the `steps` of another batch would take.
+    """
+    index_groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        length = lengths[index]
+        if index_groups:
+            batch = index_groups[-1]
+            shortest = lengths[batch[0]]
+            padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
+            little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
+            alike = length == shortest or (padded and little_padding)
+            fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
+            if alike and fits:
+                batch.append(index)
+                continue
+        index_groups.append([index])
+    return index_groups
 
 
 class Rows:
@@ -162,6 +238,18 @@ class Rows:
                 f"the logits of a prompt of {length} tokens are not finite in {dtype}: use another "
                 "dtype, or check the model's weights"
             )
+        return logits
+
+    def ahead(self, texts: Int[Tensor, "batch more"]) -> Float[Tensor, "batch more d_vocab"]:
+        """The logits at each token of texts that are read behind what was read, and forgotten."""
+        before, more = (self.unread, self.real, self.keep_last), texts.shape[1]
+        self.unread = texts if self.cache is not None else torch.cat([self.unread, texts], dim=1)
+        self.real = torch.cat([self.real, torch.ones_like(texts)], dim=1)
+        self.keep_last = more
+        logits = self.logits()
+        if self.cache is not None:
+            self.cache.crop(-more)
+        self.unread, self.real, self.keep_last = before
         return logits
 
     def extend(self, tokens: Int[Tensor, " batch"]) -> None:

@@ -124,19 +124,22 @@ def captured_pass(
     layers: Iterable[int] | None = None,
     reduce: Reducer | Mapping[str, Reducer] | None = None,
     logits: bool = False,
+    **options: Any,
 ) -> tuple[Record, Tensor]:
     """What `hooks.capture` records in one pass over prompts of one length, in true arithmetic and
     without gradients; and its logits: with `logits` [batch, 1, d_vocab] of the last tokens.
+    `options` of the model's own call: without them nothing is cached.
     """
     ids = torch.as_tensor(prompts, device=next(model.parameters()).device)
     keep = 1 if logits else no_logits(model)
+    options = {"use_cache": False, "logits_to_keep": keep} | options
     with (
         torch.no_grad(),
         true_arithmetic(model),
         contiguous_head(model),
         hooks.capture(model, *sites, layers=layers, reduce=reduce) as record,
     ):
-        last_logits = model(ids, use_cache=False, logits_to_keep=keep)
+        last_logits = model(ids, **options)
     return record, last_logits
 
 

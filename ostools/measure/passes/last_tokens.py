@@ -1,11 +1,12 @@
 """The last-token representations of many prompts out of one forward pass.
 
 A causal model's representation of a prefix does not depend on what follows, so prompts that share
-prefixes are packed into one tree (`trees`): each node is a token at its own position, and sees its
-ancestors only. The longest prompt, the trunk, needs no mask; the branches follow in groups, with
-the trunk's keys and values before them and a tree attention mask. A model whose rotation of keys
+prefixes are packed into one tree: each node is a token at its own position, and sees its ancestors
+only. The longest prompt, the trunk, needs no mask. The others leave it at some node and go on by
+themselves: in groups, each with the keys and values of the trunk's first nodes before it and a tree
+attention mask, so that there are nodes x trunk scores, not nodes^2. A model whose rotation of keys
 depends on the length of the prompt, or that no record describes, goes through a loop over lengths
-instead (`batching_of`).
+instead (`batches.batching_of`).
 
 Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2).
 Memory: the scores of the trunk, heads x trunk^2, and its keys and values.
@@ -18,27 +19,115 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import TransformerBridge
 from ostools.ground.lens import Cache
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
+from ostools.measure.passes.batches import TOKENS, Batching, batches
 from ostools.measure.passes.contexts import (
-    has_alibi,
+    captured_pass,
     last_position,
-    no_logits,
-    true_arithmetic,
 )
 from ostools.measure.passes.output import logit_scale, soft_cap
-from ostools.measure.passes.trees import GROUP, TOKENS, Group, PrefixTree, batches
 from ostools.mitigations.passes import own_windows
-from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products
 
-_STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+GROUP = 192
+"""Nodes of one group of branches: few enough that they do not see much of each other in vain."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Branches that go through one pass: their `nodes`, which see some of the trunk's first `reach`
+    nodes.
+    """
+
+    nodes: tuple[int, ...]
+    reach: int
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """Prompts packed into a tree: node k is token `ids[k]`, its predecessor `parents[k]` (-1:
+    none), its position in the prompt `positions[k]`; prompt i ends at node `ends[i]`. Every parent
+    stands before its children, the trunk before all."""
+
+    ids: tuple[int, ...]
+    parents: tuple[int, ...]
+    positions: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def trunk(self) -> int:
+        """Number of nodes of the trunk: the length of the longest prompt."""
+        return max(self.positions) + 1
+
+    @property
+    def is_chain(self) -> bool:
+        return self.trunk == len(self.ids)
+
+    def groups(self, size: int = GROUP) -> Iterator[Group]:
+        """The nodes off the trunk in groups of about `size`, whole branches, those that leave the
+        trunk early first.
+        """
+        branches: dict[int, list[int]] = {}  # by the node at which they begin
+        begins = list(range(len(self.ids)))
+        for node in range(self.trunk, len(self.ids)):
+            if self.parents[node] >= self.trunk:
+                begins[node] = begins[self.parents[node]]
+            branches.setdefault(begins[node], []).append(node)
+        nodes: list[int] = []
+        reach = 0
+        for begin in sorted(branches, key=lambda node: self.positions[node]):
+            if nodes and len(nodes) + len(branches[begin]) > size:
+                yield Group(tuple(nodes), reach)
+                nodes = []
+            nodes += branches[begin]
+            reach = self.positions[begin]
+        if nodes:
+            yield Group(tuple(nodes), reach)
+
+    def visible(self, group: Group) -> Bool[Tensor, "query key"]:
+        """The tree attention mask of a group: which of the trunk's first `reach` nodes, then of its
+        own, each node sees.
+        """
+        row = {node: index for index, node in enumerate(group.nodes)}
+        visible = np.zeros((len(group.nodes), group.reach + len(group.nodes)), dtype=bool)
+        for node, index in row.items():
+            parent = self.parents[node]
+            if parent in row:
+                visible[index] = visible[row[parent]]
+            else:
+                visible[index, : parent + 1] = True
+            visible[index, group.reach + index] = True
+        return torch.from_numpy(visible)
+
+
+def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
+    """The tree of the prompts. The longest is its trunk, nodes 0, 1, 2, ...; the others share what
+    they can.
+    """
+    ids: list[int] = []
+    parents: list[int] = []
+    positions: list[int] = []
+    ends: list[int] = []
+    children: dict[tuple[int, int], int] = {}
+    for prompt in (max(prompts, key=len), *prompts):
+        node = -1
+        for position, token in enumerate(prompt):
+            child = children.setdefault((node, token), len(ids))
+            if child == len(ids):
+                ids.append(token)
+                parents.append(node)
+                positions.append(position)
+            node = child
+        ends.append(node)
+    return PrefixTree(tuple(ids), tuple(parents), tuple(positions), tuple(ends[1:]))
 
 
 @dataclass(frozen=True)
@@ -82,42 +171,6 @@ class LastRows:
         return LastRows({layer: rows[at] for layer, rows in self.residuals.items()}, self.y[at])
 
 
-@dataclass(frozen=True)
-class Batching:
-    """Route by which the representations were computed: "one pass", "packed pass" or "loop", and
-    why.
-    """
-
-    name: str
-    reason: str
-
-
-def batching_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Batching:
-    """A pass per tree wherever the model's causality is known to allow it, the loop otherwise."""
-    config, family = model.original_model.config, family_of(model)
-    if family is None:
-        return Batching(
-            "loop", f"{model.cfg.architecture} is not a family whose masks and positions are known"
-        )
-    unknown = sorted(set(_rope_types(config)) - set(_STATIC_ROPE))
-    if unknown:
-        return Batching(
-            "loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt"
-        )
-    if all(tree.is_chain for tree in trees):
-        return Batching("one pass", "every prompt is a prefix of the longest")
-    if has_alibi(model):
-        return Batching("loop", "ALiBi's bias counts the keys of a pass, which a tree packs")
-    return Batching("packed pass", "the prompts share prefixes: packed with a tree attention mask")
-
-
-def _rope_types(config: Any) -> Iterator[str]:
-    rope = getattr(config, "rope_parameters", None) or {}
-    for value in [rope, *rope.values()]:
-        if isinstance(value, dict) and "rope_type" in value:
-            yield str(value["rope_type"])
-
-
 def last_rows(
     model: TransformerBridge,
     prompts: Sequence[Sequence[int]],
@@ -131,9 +184,14 @@ def last_rows(
     layers: of which l v^(l) is kept, beside L; 0 is the embedding. Only the rows of last tokens
         are, in every layer.
     """
-    if batching.name == "loop":
-        return _loop(model, prompts, layers)
-    return _packed(model, tree, layers)
+    if batching.name != "loop":
+        return _packed(model, tree, layers)
+    parts, order = [], []
+    # Prompts of the same length in batches: no padding, and no prompt knows of a longer one.
+    for batch in batches([len(prompt) for prompt in prompts], False, chunk(TOKENS)):
+        parts.append(_pass(model, [prompts[index] for index in batch], layers)[0])
+        order += batch
+    return _in_order(parts, order)
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
@@ -225,8 +283,9 @@ def _branches(
     from transformers.cache_utils import DynamicCache
 
     device = next(model.parameters()).device
-    visible, places = tree.visible(group).to(device), tree.key_positions(group).to(device)
-    positions = places[group.reach :]
+    visible = tree.visible(group).to(device)
+    positions = torch.tensor([tree.positions[node] for node in group.nodes], device=device)
+    places = torch.cat([torch.arange(group.reach, device=device), positions])
     cache_layers: list[Any] = cache.layers
     before = [
         (layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :])
@@ -248,17 +307,6 @@ def _branches(
         return _pass(model, [[tree.ids[node] for node in group.nodes]], layers, rows, **options)[0]
 
 
-def _loop(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int]
-) -> LastRows:
-    """Prompts of the same length in batches: no padding, and no prompt knows of a longer one."""
-    parts, order = [], []
-    for batch in batches([len(prompt) for prompt in prompts], False, chunk(TOKENS)):
-        parts.append(_pass(model, [prompts[index] for index in batch], layers)[0])
-        order += batch
-    return _in_order(parts, order)
-
-
 def _pass(
     model: TransformerBridge,
     prompts: Sequence[Sequence[int]],
@@ -269,23 +317,16 @@ def _pass(
     """One forward pass, and the logits that it was asked for. It keeps v^(l) of these layers and of
     L at these positions of the only prompt of its batch, or (None) at the last one of every prompt;
     nothing is cached, and no logits are made, unless the options say so."""
-    device, last = next(model.parameters()).device, int(model.cfg.n_layers)
+    last = int(model.cfg.n_layers)
 
     def keep(tensor: Tensor, layer: int | None) -> Tensor:
         if positions is None:
             return last_position(tensor, layer)
         return tensor[0, torch.tensor(positions, dtype=torch.int64, device=tensor.device)]
 
-    once = ["final_norm"] + ["embedding"] * (0 in layers)
+    sites = ["residual_post", "final_norm", *["embedding"] * (0 in layers)]
     blocks = [layer - 1 for layer in (*layers, last) if layer]
-    with (
-        torch.no_grad(),
-        true_arithmetic(model),
-        hooks.capture(model, "residual_post", layers=blocks, reduce=keep) as streams,
-        hooks.capture(model, *once, reduce=keep) as sites,
-    ):
-        options = {"use_cache": False, "logits_to_keep": no_logits(model)} | options
-        logits = model(torch.tensor(prompts, device=device), **options)
-    residuals = {0: sites["embedding"]} if 0 in layers else {}
-    residuals |= {block + 1: rows for block, rows in sorted(streams["residual_post"].items())}
-    return LastRows(residuals, sites["final_norm"]), logits
+    record, logits = captured_pass(model, prompts, *sites, layers=blocks, reduce=keep, **options)
+    residuals = {block + 1: rows for block, rows in record["residual_post"].items()}
+    residuals |= {0: record["embedding"]} if 0 in layers else {}
+    return LastRows(dict(sorted(residuals.items())), record["final_norm"]), logits

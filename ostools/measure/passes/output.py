@@ -68,10 +68,6 @@ class Output:
         first, *subtracted = (float(logits[index]) for index in self.ids)
         return first - sum(subtracted)
 
-    def before_cap(self, y: Float[Tensor, " d_model"]) -> float:
-        """w^T y + b, before a soft-cap."""
-        return float(self.row.double() @ y.double()) + self.bias
-
     def check(
         self,
         model: TransformerBridge,

@@ -15,25 +15,22 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground import Lengths, Progress, TransformerBridge, part_of
-from ostools.measure.answers.judging import judge
 from ostools.measure.answers.prefilled import prefilled_answers, running
+from ostools.measure.answers.reading import judge
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.measure.probes.probe import COLUMNS as PROBED
 from ostools.measure.probes.probe import (
     FLOAT32,
-    SWEPT_SEQUENCES,
     Decodability,
     ProbeTask,
     probe,
     require_groups,
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
-from ostools.measure.swept import Swept
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions
 from ostools.models.tokenizer_calls import decoded
@@ -124,7 +121,6 @@ class FailureStage(Result):
     lines_of=(probe,),
     memory=["probes", "logits"],
     untrained_by="random_weights",
-    sweep=lambda: SWEPT,
     in_chunks=True,
     checks=(checked_precisions, require_groups),
 )
@@ -158,7 +154,7 @@ def failure_stage(
         "dtypes": names,
         "mitigation": probe_task.mitigation,
     }
-    part = partial(part_of, progress, shares=4, units=100)
+    part = partial(part_of, progress, shares=4)
     probes = probe(
         model,
         probe_task.form,
@@ -168,7 +164,7 @@ def failure_stage(
         progress=part(0, 2),
         **encoding,
     )
-    of_dtype = partial(part_of, part(2, 3), shares=len(names), units=100)
+    of_dtype = partial(part_of, part(2, 3), shares=len(names))
     answer_rows: Frame = pd.concat(
         [_answer_rows(probe_task, name, of_dtype(k, k + 1)) for k, name in enumerate(names)],
         ignore_index=True,
@@ -321,20 +317,3 @@ def _hidden_verdict(decoded: float) -> tuple[str, str]:
         share = f"{decoded:.0%} of the prompts"
         return UNDECIDED, f"the pair is below the noise, but the probe is right on {share}"
     return SAME_VECTOR, ""
-
-
-def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:
-    """The verdicts; what probes said place by place is not stored."""
-    none = pd.DataFrame({name: [] for name in PROBED}).astype(PROBED)
-    places = pd.DataFrame({"site": [], "layer": [], "depth": []})
-    probes = Decodability(none, provenance, places)
-    return FailureStage(rows[list(COLUMNS)], provenance, pd.DataFrame(), probes)
-
-
-SWEPT = Swept(
-    read=_from_rows,
-    options=SWEPT_SEQUENCES,
-    fixed={"random_weights": False},
-    casts=True,
-    depends_on_lengths=True,
-)

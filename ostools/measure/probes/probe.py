@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
 
 from ostools import mitigations, tasks
 from ostools.ground import (
@@ -30,7 +29,6 @@ from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, reading
 from ostools.measure.probes.scores import (
-    FEWEST_GROUPS,
     LENGTH,
     LOGITS,
     Captured,
@@ -41,7 +39,6 @@ from ostools.measure.probes.scores import (
     said_by_probes,
     splits,
 )
-from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions
 from ostools.models.tokenizer_calls import token_texts
@@ -126,7 +123,6 @@ def require_groups(task: Task | str, lengths: Iterable[int], seeds: Sequence[int
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
     memory=["probes"],
     untrained_by="random_weights",
-    sweep=lambda: SWEPT,
     in_chunks=True,
     checks=(checked_precisions, require_groups),
 )
@@ -290,45 +286,3 @@ class ProbeTask:
             "read_at": reading(self.model, self.prompts),
             **self.prompts[0].task_prompt.prompt.provenance,
         }
-
-
-def _swept_rows(result: Decodability, cell: Cell) -> Frame:
-    """The predictions: what is said of all prompts together, with its intervals, is made of them
-    when they are read. A row's seed is the sweep's: that of the drawn sequence stands beside it."""
-    return result.predictions.rename(columns={"seed": "sequence"})
-
-
-def _from_rows(rows: Frame, provenance: Provenance) -> Decodability:
-    """Of one task, mitigation and seed, in one or several dtypes. Raises `InputError` for rows of
-    several.
-    """
-    names = {name: the_one(rows, name) for name in ("task", "mitigation")}
-    columns = {"sequence": "seed"}
-    predictions: Frame = (
-        rows.drop(columns="seed").rename(columns=columns).astype({"layer": "Int64"})
-    )
-    # The length alone is in no dtype: every cell has the same rows of it.
-    of_length = predictions["site"] == LENGTH.site
-    alone = (
-        predictions[of_length]
-        .drop_duplicates(["test", "control", "length", "seed"])
-        .assign(dtype="none")
-    )
-    predictions = pd.concat([alone, predictions[~of_length]], ignore_index=True)
-    return of_predictions(predictions, names, tasks.task(names["task"]).random, provenance)
-
-
-SWEPT_SEQUENCES = {SEQUENCES: (Annotated[int, Field(ge=FEWEST_GROUPS, le=10_000)], 24)}
-
-
-SWEPT = Swept(
-    read=_from_rows,
-    options={
-        **SWEPT_SEQUENCES,
-        "random_weights": None,
-        **READ_POSITION,
-    },
-    rows=_swept_rows,
-    casts=True,
-    depends_on_lengths=True,
-)

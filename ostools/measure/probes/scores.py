@@ -31,11 +31,11 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.memory import chunk
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.position import ReadPrompt
-from ostools.measure.probes.ridge import coordinates, fitted
+from ostools.measure.probes.ridge import coordinates, predicted
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_share, widened
 
@@ -190,36 +190,44 @@ def said_by_probes(
 ) -> pd.DataFrame:
     """A row per prompt, place, test and control ("none", "shuffled"): what the probe said that had
     not seen it. `prompts`: length, seed, group and label of each; `probes`: their `splits`."""
-    label = prompts["label"].to_numpy()
+    label, group = prompts["label"].to_numpy(), prompts["group"].to_numpy()
     permuted = label[np.random.default_rng(_SHUFFLED).permutation(len(label))]
-    by_control = {"none": prompts, "shuffled": prompts.assign(label=permuted)}
+    by_control = {"none": label, "shuffled": permuted}
+    labels = np.stack([by_control[control] for control in controls], axis=1)
     tables = []
     for place, rows in representations.items():
         # The length alone lies in no layer.
         layer = pd.NA if place == LENGTH else place.layer
         about = {"depth": place.depth, "site": place.site, "layer": layer}
         x = coordinates(rows.double().numpy())
-        for control, split in product(controls, probes):
-            table = _predictions(by_control[control], x, split).assign(control=control, **about)
-            tables.append(table.astype({"layer": "Int64"}))
-    return pd.concat(tables, ignore_index=True)
+        fits = [
+            predicted(x[split.train], labels[split.train], group[split.train], x[split.held_out])
+            for split in probes
+        ]
+        for (index, control), (split, (said, penalties)) in product(
+            enumerate(controls), zip(probes, fits, strict=True)
+        ):
+            table = _predictions(prompts, labels[:, index], split, said[:, index])
+            tables.append(table.assign(penalty=penalties[index], control=control, **about))
+    return pd.concat(tables, ignore_index=True).astype({"layer": "Int64"})
 
 
 def _predictions(
-    prompts: pd.DataFrame, x: Float[np.ndarray, "prompt d"], split: Split
+    prompts: pd.DataFrame,
+    label: Int[np.ndarray, " prompt"],
+    split: Split,
+    said: Float[np.ndarray, " tested"],
 ) -> pd.DataFrame:
-    """Train one probe; its predictions on the prompts held out."""
-    train, held_out = prompts.iloc[split.train], prompts.iloc[split.held_out]
-    probe = fitted(x[split.train], train["label"].to_numpy(), train["group"].to_numpy())
-    predicted = probe.predict(x[split.held_out])
-    labels, counts = np.unique(train["label"], return_counts=True)
-    return held_out.assign(
+    """What one probe of these labels said of the prompts held out."""
+    trained, held_out = label[split.train], label[split.held_out]
+    values, counts = np.unique(trained, return_counts=True)
+    return prompts.iloc[split.held_out].assign(
+        label=held_out,
         test=split.test,
-        said=predicted,
-        right=np.rint(predicted) == held_out["label"],
-        common=held_out["label"] == labels[counts.argmax()],
-        trained=len(train),
-        penalty=probe.penalty,
+        said=said,
+        right=np.rint(said) == held_out,
+        common=held_out == values[counts.argmax()],
+        trained=len(trained),
     )
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ostools import tasks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.memory import in_smaller_chunks
 from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import OtherEndError
@@ -33,7 +33,6 @@ from ostools.measure.task_prompt import (
 )
 from ostools.mitigations import Mitigation, changes_pass, running
 from ostools.models import EncodingOptions
-from ostools.models.describe import metadata_of
 from ostools.results import Frame, frame_of
 from ostools.tasks import Task
 
@@ -80,9 +79,17 @@ class Arm:
         """
         keys = [(n, seed) for n in self.lengths for seed in self.seeds]
         self.questions = {key: self._task_prompt(*key) for key in keys}
-        how: dict[str, Any] = {"mitigation": self.mitigation, **self.encoding}
         task_answers = [
-            elicit(self.model, self.form, n, self.elicitation, seed=seed, **how) for n, seed in keys
+            elicit(
+                self.model,
+                self.form,
+                n,
+                self.elicitation,
+                seed=seed,
+                mitigation=self.mitigation,
+                **self.encoding,
+            )
+            for n, seed in keys
         ]
         is_scored = "log_probability" in self.measures
         self.asked = TaskAnswers(self.model, task_answers, self.mitigation, probability=is_scored)
@@ -154,7 +161,8 @@ class Arm:
         """Measure answers: right or not, and, where it is asked for, how likely the right line was."""
         quantities = ["correct"] if "answers" in self.measures else []
         quantities += ["log_probability"] if self.asked.scored else []
-        for row, quantity in product(_answer_rows(self.asked), quantities):
+        rows: list[dict[str, Any]] = in_smaller_chunks(self.asked.rows)(None)[0]
+        for row, quantity in product(rows, quantities):
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
             question, value = (row["length"], row["seed"]), float(row[quantity])
             self._add(quantity, None, question, value=value, status=status)
@@ -172,16 +180,15 @@ class Arm:
         how |= {"lengths": self.lengths, "seeds": self.seeds, "mitigation": self.mitigation}
         try:
             self._keep_distances(collapse(self.model, self.form, **how))
-        except OtherEndError as error:
-            self._refuse("collapse_distance", dtypes, str(error))
         except InputError as error:
-            if not changes_pass(self.mitigation):
-                raise
-            if len(dtypes) == 1:
+            is_hooked = changes_pass(self.mitigation)
+            if isinstance(error, OtherEndError) or (is_hooked and len(dtypes) == 1):
                 self._refuse("collapse_distance", dtypes, str(error))
-                return
-            for name in dtypes:
-                self._measure_collapse([name])
+            elif is_hooked:
+                for name in dtypes:
+                    self._measure_collapse([name])
+            else:
+                raise
 
     def _keep_distances(self, result: Collapse) -> None:
         self.next_tokens += next_tokens(result)
@@ -190,8 +197,8 @@ class Arm:
         exact = reference_at_y(result).assign(dtype="float64")
         rounded: Frame = result.summary.rename(columns={"noise": "rounding"})
         rounded = rounded[rounded["dtype"] != "float64"].sort_values("dtype", kind="stable")
-        names = ["dtype", "length", "seed", "distance", "rounding"]
         statuses = cache(self._pair_statuses)
+        names = ["dtype", "length", "seed", "distance", "rounding"]
         distances: Frame = pd.concat([exact[names], rounded[names]])
         for row in distances.to_dict("records"):
             question = int(row["length"]), int(row["seed"])
@@ -227,7 +234,8 @@ class Arm:
         """
         task_prompt, value, rounding = self.questions[n, seed], math.nan, 0.0
         status, reason = self.acted.status(task_prompt, self.work)
-        exact = sensitivity_method(int(self.work.cfg.d_model)) == "exact"
+        # By the size of the model alone.
+        exact = choose_method(int(self.work.cfg.d_model), exact_fits=True)[0] == "exact"
         kind, norm = ("measured", "operator_norm") if exact else ("estimated", "frobenius_norm")
         how: dict[str, Any] = {"method": "exact"} if exact else {"method": "sketch", "seed": n}
         if status == ACTIVE:
@@ -243,28 +251,6 @@ class Arm:
             reason = "not measured again: the mitigation changed nothing here"
         about = {"rounding": rounding, "status": status, "reason": reason, "kind": kind}
         self._add("sensitivity", None, (n, seed), value=value, **about)
-
-
-@in_smaller_chunks
-def _answer_rows(task_answers: TaskAnswers) -> list[dict[str, Any]]:
-    return task_answers.rows(None)[0]
-
-
-def within_training(model: TransformerBridge, form: Task, lengths: Iterable[int]) -> pd.Series:
-    """Whether the model's card says that it was trained on such lengths of the task; missing where
-    it lists none.
-    """
-    trained = (metadata_of(model).trained_lengths or {}).get(form.trained_as or "")
-    return pd.Series(
-        [pd.NA if trained is None else length <= trained for length in lengths], dtype="boolean"
-    )
-
-
-def sensitivity_method(d_model: int) -> str:
-    """Method of a study's sensitivity: that of `sensitivity(method="auto")`, by the size of the
-    model alone.
-    """
-    return choose_method(d_model, exact_fits=True)[0]
 
 
 def mean_at(rows: Frame, column: str, positions: Sequence[int]) -> tuple[float, float]:

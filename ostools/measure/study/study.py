@@ -34,7 +34,7 @@ from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import checked_position
 from ostools.measure.study import verdicts as judging
-from ostools.measure.study.arms import Arm, paired_rows, within_training
+from ostools.measure.study.arms import Arm, paired_rows
 from ostools.measure.study.verdicts import About
 from ostools.measure.task_prompt import Elicitation, elicitation_for
 from ostools.mitigations import Mitigation
@@ -170,13 +170,15 @@ def study(
     )
     plain = arm_of(None)
     arms = {name: arm_of(mitigation) for name, mitigation in mitigation_by_name.items()}
-    for arm, part in with_progress((plain, *arms.values()), progress, units=None):
+    for arm, part in with_progress((plain, *arms.values()), progress):
         arm.measure(part)
     tables = [
         paired_rows(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()
     ]
     frame: Frame = pd.concat(tables, ignore_index=True)
-    frame["within_training"] = within_training(model, form, frame["length"])
+    longest = (trained or {}).get(form.trained_as or "")
+    within = pd.NA if longest is None else frame["length"] <= longest
+    frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
     frame = frame[COLUMNS]
     effects = judging.effects(frame, level, verdict_level)
     provenance = Provenance.collect(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,6 +19,7 @@ from ostools.ground.words import number
 from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Column, Frame
+from ostools.theory.statistics.answers import paired_difference
 from ostools.theory.statistics.intervals import (
     FEWEST,
     bootstrap_mean,
@@ -28,9 +28,7 @@ from ostools.theory.statistics.intervals import (
     require_level,
     sign_flip,
 )
-from ostools.theory.statistics.paired import paired_difference
 
-DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = (
     "helps",
     "hurts",
@@ -52,37 +50,19 @@ ABOUT: tuple[About, ...] = get_args(About)
 RESAMPLES = 20_000
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A number that is measured with and without a mitigation.
-
-    scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
-    effect (in float64, where there are dtypes) is the verdict. words: for a reader.
-    margin: an effect that is smaller counts as none: on answers 5 points, on log p 0.1 nats, of a
-        ratio x1.1.
-    """
-
-    name: str
-    scale: str
-    about: str
-    words: str
-    margin: float = 0.0
-
-
-_TENTH = math.log10(1.1)
-QUANTITIES = {
-    quantity.name: quantity
-    for quantity in (
-        Quantity("correct", DIFFERENCE, "answers", "share of right answers", SMALL),
-        Quantity(
-            "log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)", 0.1
-        ),
-        Quantity(
-            "collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y", _TENTH
-        ),
-        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens", _TENTH),
-    )
+ABOUT_BY_QUANTITY = {
+    "correct": "answers",
+    "log_probability": "log_probability",
+    "collapse_distance": "collapse",
+    "sensitivity": "sensitivity",
 }
+"""On what the effect on a number (in float64, where there are dtypes) is the verdict."""
+_RATIOS = ("collapse_distance", "sensitivity")
+"""Numbers of which an effect is log10(value / baseline), and of the others value - baseline."""
+MARGINS = {"correct": SMALL, "log_probability": 0.1} | dict.fromkeys(_RATIOS, math.log10(1.1))
+"""An effect that is smaller counts as none: on answers 5 points, on log p 0.1 nats, of a ratio
+x1.1.
+"""
 
 
 def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
@@ -98,26 +78,23 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     none is left out). Intervals are NaN for fewer than three lengths: percentile bootstrap over
     lengths, expanded for few (`theory.intervals`); of answers whose mean effect is the same at
     every length, where the bootstrap would be empty, the exact paired interval over the questions
-    (`theory.statistics.paired`).
+    (`theory.statistics.answers`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [
-        dict(zip(keys, key, strict=True))
-        | _effect(QUANTITIES[str(key[1])], group, level, verdict_level)
+        dict(zip(keys, key, strict=True)) | _effect(str(key[1]), group, level, verdict_level)
         for key, group in frame.groupby(keys, sort=False, dropna=False)
     ]
     return pd.DataFrame(rows)
 
 
-def _effect(
-    quantity: Quantity, group: Frame, level: float, verdict_level: float
-) -> dict[str, object]:
+def _effect(quantity: str, group: Frame, level: float, verdict_level: float) -> dict[str, object]:
     status, dtype = group["status"], group["dtype"].iloc[0]
     used, beyond = _used(group)
-    change, is_ratio = _changes(quantity, used), quantity.scale == RATIO
+    change, is_ratio = _changes(quantity, used), quantity in _RATIOS
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
     changed = None
-    if quantity.name == "correct":
+    if quantity == "correct":
         changed = int((change == 1).sum()), int((change == -1).sum()), len(used)
     judged = bool(pd.isna(dtype) or dtype == "float64")
     low, high = _interval(of_length, changed, level)
@@ -128,8 +105,8 @@ def _effect(
     floored = {name: used[name] < used["rounding"] for name in ("value", "baseline")}
     return {
         "kind": group["kind"].iloc[0],
-        "scale": quantity.scale,
-        "about": quantity.about if judged else "",
+        "scale": "log10 ratio" if is_ratio else "difference",
+        "about": ABOUT_BY_QUANTITY[quantity] if judged else "",
         "effect": float(of_length.mean()) if len(of_length) else np.nan,
         "low": low,
         "high": high,
@@ -158,11 +135,11 @@ def _used(group: Frame) -> tuple[Frame, bool]:
     return group[(group["status"] == ACTIVE) & (within | beyond)], beyond
 
 
-def _changes(quantity: Quantity, used: Frame) -> Column:
+def _changes(quantity: str, used: Frame) -> Column:
     """Effect on each pair. A value smaller than its own rounding counts as that: a ratio to it
     would be one of rounding.
     """
-    if quantity.scale == DIFFERENCE:
+    if quantity not in _RATIOS:
         return used["value"] - used["baseline"]
     value, baseline = (np.maximum(used[name], used["rounding"]) for name in ("value", "baseline"))
     return np.log10(value / baseline)
@@ -195,77 +172,47 @@ def corrected(level: float, verdict_count: int) -> float:
 
 
 def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
-    """One row a mitigation: its verdict on each of `ABOUT`, and one sentence that says why.
+    """One row a mitigation: its verdict on each of `ABOUT`, and a sentence with the effects.
 
     "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's
     interval at `verdict_level` leaves 0 out and a sign-flip test, which few lengths do not mislead,
     rejects at that level too, on at least `fewest_at(verdict_level)` lengths; "no measurable
-    effect" where the whole interval is within the quantity's `margin` of 0, on as many lengths;
+    effect" where the whole interval is within the quantity's `MARGINS` of 0, on as many lengths;
     "inactive" where the mitigation changed no prompt and no logit; "not decided" otherwise: what
     the interval leaves room for was neither shown nor ruled out; "not measured" of what was not
     asked for.
     """
     rows = []
     for mitigation, group in effect_table.groupby("mitigation", sort=False):
-        row: dict[str, Any] = {"mitigation": mitigation}
-        sentences = []
-        for about in ABOUT:
-            judged = group[group["about"] == about].to_dict("records")
-            row[about], why = _verdict(judged[0], verdict_level) if judged else (NOT_MEASURED, "")
-            sentences += [f"{ABOUT_WORDS[about]}: {row[about]} ({why})"] if judged else []
-        beyond = (
-            "; every length is beyond the trained ones"
-            if bool(group["beyond_training"].any())
-            else ""
-        )
-        rows.append(row | {"sentence": f"{mitigation}: " + "; ".join(sentences) + beyond + "."})
+        row: dict[str, Any] = {"mitigation": mitigation} | dict.fromkeys(ABOUT, NOT_MEASURED)
+        words = []
+        for effect in group[group["about"] != ""].to_dict("records"):
+            about = str(effect["about"])
+            row[about] = _verdict(effect, verdict_level)
+            why = in_words(effect, "verdict_low", "verdict_high") or effect["reason"]
+            words.append(f"{ABOUT_WORDS[about]}: {row[about]}{f' ({why})' if why else ''}")
+        beyond = bool(group["beyond_training"].any())
+        words += ["every length is beyond the trained ones"] * beyond
+        rows.append(row | {"sentence": f"{mitigation}: {'; '.join(words)}."})
     return pd.DataFrame(rows, columns=["mitigation", *ABOUT, "sentence"])
 
 
-def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
-    """Verdict on one effect by its interval and its sign-flip test, and why."""
+def _verdict(row: Mapping[Any, Any], verdict_level: float) -> str:
+    """Verdict on one effect by its interval and its sign-flip test."""
     if not row["pairs"]:
-        return _verdict_without_pairs(row)
-    effect, fewest = in_words(row, "verdict_low", "verdict_high"), fewest_at(verdict_level)
-    if limit := at_limit(row):  # read first; the interval is that of questions yet to be drawn
-        effect = f"{limit}; {effect.replace(' [', ', of further questions [')}"
-    if row["lengths"] < fewest:
-        return UNDECIDED, f"{effect}, on {row['lengths']} lengths, and a verdict needs {fewest}"
-    direction = _direction(row)
-    if direction and row["p_value"] <= (1 - verdict_level) * (1 + 1e-9):
-        return direction, effect
-    if bound(row):
-        return UNDECIDED, effect
-    if direction:
-        effect += "; the interval excludes zero, a sign-flip test did not confirm it"
-    margin = QUANTITIES[row["quantity"]].margin
-    is_within = -margin <= row["verdict_low"] and row["verdict_high"] <= margin
-    return (NO_EFFECT if is_within else UNDECIDED), effect
+        return UNCHANGED if row[INACTIVE] and not row[REFUSED] else UNDECIDED
+    if row["lengths"] < fewest_at(verdict_level):
+        return UNDECIDED
+    low, high = row["verdict_low"], row["verdict_high"]
+    if (low > 0 or high < 0) and row["p_value"] <= (1 - verdict_level) * (1 + 1e-9):
+        larger, smaller = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
+        return larger if low > 0 else smaller
+    margin = MARGINS[row["quantity"]]
+    is_small = -margin <= low and high <= margin and not bound(row)
+    return NO_EFFECT if is_small else UNDECIDED
 
 
-def _verdict_without_pairs(row: dict[str, Any]) -> tuple[str, str]:
-    """Verdict where no active pair counts, and why."""
-    if row[INACTIVE] and not row[REFUSED]:
-        where = " within training" if row[ACTIVE] else ""
-        return UNCHANGED, f"it changed neither a prompt nor a logit{where}"
-    return UNDECIDED, row["reason"] or "nothing was measured"
-
-
-def _direction(row: dict[str, Any]) -> str:
-    """Verdict on the side of 0 where the whole interval is; empty where it holds 0."""
-    up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
-    return up if row["verdict_low"] > 0 else down if row["verdict_high"] < 0 else ""
-
-
-def at_limit(row: Mapping[str, Any]) -> str:
-    """What no answer could do in a study whose baseline is none right, or all right; else empty."""
-    if row["quantity"] != "correct" or row["baseline"] not in (0, 1):
-        return ""
-    right, change = (row["pairs"], "gained") if row["baseline"] == 1 else (0, "lost")
-    return f"{right} of {row['pairs']} right without it: no question could be {change}"
-
-
-def bound(row: Mapping[str, Any]) -> str:
+def bound(row: Mapping[Any, Any]) -> str:
     """Bound that an effect is where some of its pairs are ratios to a rounding, in words; "" where
     it is itself.
     """
@@ -274,18 +221,21 @@ def bound(row: Mapping[str, Any]) -> str:
     return "at most" if row["value_floored"] else "at least" if row["baseline_floored"] else ""
 
 
-def in_words(row: Mapping[str, Any], lower: str = "low", upper: str = "high") -> str:
+def in_words(row: Mapping[Any, Any], lower: str = "low", upper: str = "high") -> str:
     """A row of `effects` with its interval: percentage points of answers, factors of a ratio, else
-    plain numbers.
+    plain numbers; nothing where no pair counts.
 
     A bound has no interval: its would be that of the rounding.
     """
+    if not row["pairs"]:
+        return ""
     if limit := bound(row):
         return f"{limit} ×{number(10 ** row['effect'])}"
-    values, unit = [row[name] for name in ("effect", lower, upper)], ""
-    if row["quantity"] == "correct":
-        words, unit = [f"{100 * value:+.1f}" for value in values], " points"
-    elif QUANTITIES[row["quantity"]].scale == RATIO:
+    values = [row[name] for name in ("effect", lower, upper)]
+    unit = " points" if row["quantity"] == "correct" else ""
+    if unit:
+        words = [f"{100 * value:+.1f}" for value in values]
+    elif row["quantity"] in _RATIOS:
         words = [f"×{number(10**value)}" for value in values]
     else:
         words = [f"{value:+.3g}" for value in values]

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import EllipsisType
-from typing import cast
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
 
 from ostools.ground.errors import InputError, refusal, short_repr
 from ostools.models.families import KNOWN_ARCHITECTURES
@@ -36,36 +34,12 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 @dataclass(frozen=True)
-class StoredTensor:
-    """A tensor of a checkpoint: its dtype by the header's name, its shape, and the open file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    _open: safe_open = field(repr=False, compare=False)
-
-    @property
-    def count(self) -> int:
-        """Number of its entries."""
-        return math.prod(self.shape)
-
-    def read(self) -> Tensor:
-        """Read the tensor as it is stored."""
-        return self._open.get_tensor(self.name)
-
-    def __getitem__(self, _: EllipsisType) -> Tensor:
-        """Read the tensor, as transformers asks for one when it comes to it."""
-        return self.read()
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """The name the user knows a model by, the directory of its files, and the hub's commit (None if
     local).
 
     title: what tables and charts call it (None: the name). Of a GGUF file, `directory` is what it
-    was converted to, `quantisation` what it was, `sha256` its hash, and `dtype` that of the weights
-    that are read from it.
+    was converted to, `quantisation` what it was, and `sha256` its hash.
     """
 
     name: str
@@ -74,7 +48,6 @@ class Checkpoint:
     title: str | None = None
     quantisation: str | None = None
     sha256: str | None = None
-    dtype: torch.dtype | None = None
 
     @cached_property
     def config(self) -> Mapping[str, object]:
@@ -104,20 +77,20 @@ class Checkpoint:
         return cast(dict[str, int] | None, content.get("trained_lengths"))
 
     @cached_property
-    def weights(self) -> Mapping[str, StoredTensor]:
-        """The tensors of its safetensors files, by name."""
+    def weights(self) -> Mapping[str, Any]:
+        """The tensors of its safetensors files, by name, as safetensors opens one: `get_dtype()`,
+        `get_shape()`, and `[...]`, which reads it.
+        """
         return _open_weights(self.directory)
 
     @property
     def dtypes(self) -> Mapping[str, str]:
         """The dtype of each tensor, as its file calls it."""
-        return {name: tensor.dtype for name, tensor in self.weights.items()}
+        return {name: tensor.get_dtype() for name, tensor in self.weights.items()}
 
     @cached_property
     def stored_dtype(self) -> torch.dtype:
         """Dtype of most of its numbers; without weights the one that its configuration names."""
-        if self.dtype is not None:
-            return self.dtype
         return _stored_dtype(self.weights if self.has_weights else {}, self.config)
 
     @property
@@ -158,7 +131,7 @@ class Checkpoint:
 # ---- weights
 
 
-def _open_weights(directory: Path) -> dict[str, StoredTensor]:
+def _open_weights(directory: Path) -> dict[str, Any]:
     """Open every safetensors file that the model in `directory` needs; its tensors by name, in the
     order of the files.
 
@@ -177,45 +150,38 @@ def _open_weights(directory: Path) -> dict[str, StoredTensor]:
         weight_map = cast(Mapping[str, str], read_json(index).get("weight_map") or {})
         # Names of files beside the index, and no paths.
         places = {name: Path(str(file)).name for name, file in weight_map.items()}
-    weights: dict[str, StoredTensor] = {}
+    weights: dict[str, Any] = {}
     for file_name in sorted(set(places.values())) or [single.name]:
-        for tensor in _tensors(directory / file_name):
-            if tensor.name in weights or places.get(tensor.name, file_name) != file_name:
+        what = f"a whole safetensors file {short_repr(file_name)} in {directory}"
+        with refusal(what, "; fetch it again (of a Git LFS pointer: `git lfs pull`)"):
+            stream = safe_open(directory / file_name, "pt", backend="pread")
+        for name in stream.offset_keys():
+            if name in weights or places.get(name, file_name) != file_name:
                 raise InputError(
                     f"expected each tensor in one file of {directory}, the one that {index.name} "
-                    f"names, found {short_repr(tensor.name)} in {file_name}: which one is the "
+                    f"names, found {short_repr(name)} in {file_name}: which one is the "
                     "weight is not known; fetch the checkpoint again"
                 )
-            weights[tensor.name] = tensor
+            weights[name] = stream.get_slice(name)
     return weights
 
 
-def _tensors(file: Path) -> Iterator[StoredTensor]:
-    """The tensors of a file, which is there and whole: safetensors checks its header."""
-    with refusal(
-        f"a whole safetensors file {short_repr(file.name)} in {file.parent}",
-        "; fetch it again (of a Git LFS pointer: `git lfs pull`)",
-    ):
-        stream = safe_open(file, "pt", backend="pread")
-    for name in stream.offset_keys():
-        part = stream.get_slice(name)
-        yield StoredTensor(name, part.get_dtype(), tuple(part.get_shape()), stream)
-
-
-def _stored_dtype(weights: Mapping[str, StoredTensor], config: Mapping[str, object]) -> torch.dtype:
+def _stored_dtype(weights: Mapping[str, Any], config: Mapping[str, object]) -> torch.dtype:
     """The dtype of most of a checkpoint's numbers, if it holds the others without rounding, else
     one that holds all; without weights the one that its configuration names, else float32."""
     counts: Counter[torch.dtype] = Counter()
-    plain = [tensor for tensor in weights.values() if tensor.dtype in PLAIN_DTYPES]
-    for tensor in plain:
-        counts[PLAIN_DTYPES[tensor.dtype]] += tensor.count
+    plain = [
+        (PLAIN_DTYPES[kind], tensor)
+        for tensor in weights.values()
+        if (kind := tensor.get_dtype()) in PLAIN_DTYPES
+    ]
+    for kind, tensor in plain:
+        counts[kind] += math.prod(tensor.get_shape())
     if not counts.total():
         names = {str(dtype).removeprefix("torch."): dtype for dtype in PLAIN_DTYPES.values()}
         return names.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
     dtype = max(counts, key=lambda kind: (counts[kind], str(kind)))
-    for tensor in plain:
-        if PLAIN_DTYPES[tensor.dtype] != dtype:
-            numbers = tensor.read()
-            if not torch.equal(numbers.to(dtype).to(numbers.dtype), numbers):
-                dtype = torch.promote_types(dtype, numbers.dtype)
+    for kind, tensor in plain:
+        if kind != dtype and not torch.equal(tensor[...].to(dtype).to(kind), tensor[...]):
+            dtype = torch.promote_types(dtype, kind)
     return dtype

@@ -48,10 +48,17 @@ def read_json(path: Path) -> dict[str, object]:
             f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?"
         )
     with refusal(f"JSON in {path}, found something else"):
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"), object_hook=_with_infinity)
     if not isinstance(content, dict):
         raise InputError(f"expected a JSON object in {path}, found {type(content).__name__}")
     return content
+
+
+def _with_infinity(content: dict[str, Any]) -> object:
+    """The object, or the number that it stands for, which JSON cannot write, as transformers writes
+    one: {"__float__": "Infinity"}.
+    """
+    return float(content["__float__"]) if content.keys() == {"__float__"} else content
 
 
 # ---- libraries

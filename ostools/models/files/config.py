@@ -16,10 +16,18 @@ from typing import cast
 
 import torch
 
-from ostools.ground import InputError, PreTrainedConfig, PreTrainedModel, refusal
+from ostools.ground import (
+    InputError,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    refusal,
+)
+from ostools.ground.memory import collector_at_rest
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.checks import refuse_quantised, require_own_names
+from ostools.models.files.checks import check_declared_ids, refuse_quantised, require_own_names
+from ostools.models.tokenizer_calls import decoded, token_ids
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SAVED_SETTINGS = """
@@ -201,19 +209,8 @@ def saved_config(settings: Mapping[str, object]) -> PreTrainedConfig:
     name = own_settings.pop("model_type", None)
     return AutoConfig.for_model(
         "ministral" if name == "mistral" and "layer_types" in own_settings else str(name),
-        **{name: _with_infinity(value) for name, value in own_settings.items()},
+        **own_settings,
     )
-
-
-def _with_infinity(value: object) -> object:
-    """The setting with the numbers that JSON cannot write, as transformers writes them:
-    {"__float__": "Infinity"}.
-    """
-    if isinstance(value, Mapping):
-        if set(value) == {"__float__"}:
-            return float(value["__float__"])
-        return {name: _with_infinity(setting) for name, setting in value.items()}
-    return [_with_infinity(element) for element in value] if isinstance(value, list) else value
 
 
 def without_saved(settings: Mapping[str, object]) -> dict[str, object]:
@@ -255,3 +252,31 @@ def built(config: PreTrainedConfig, family: Family, dtype: torch.dtype) -> PreTr
         return getattr(transformers, family.module)._from_config(
             own_config, dtype=dtype, attn_implementation="eager"
         )
+
+
+# ---- the tokenizer
+
+
+@collector_at_rest()
+def read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint
+    without one.
+    """
+    if not checkpoint.has_tokenizer:
+        return None
+    from transformers import AutoTokenizer
+
+    directory = checkpoint.directory
+    has_config = (directory / "config.json").exists()
+    options = {"config": saved_config(checkpoint.config)} if has_config else {}
+    with refusal(f"a tokenizer that transformers can read in {directory}"):
+        declared_tokens = checkpoint.declared_tokens
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, trust_remote_code=False, local_files_only=True, **options
+        )
+        decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
+        check_declared_ids(tokenizer, declared_tokens)
+    # Python's own copies, which nothing reads any more: 140 MB of Gemma's vocabulary.
+    for own_copy in ("_vocab", "_merges"):
+        vars(tokenizer).pop(own_copy, None)
+    return tokenizer

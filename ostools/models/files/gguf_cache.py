@@ -5,7 +5,8 @@ A file is named by a path, or is one of the real pretrained models that lie as d
 packages (`PACKAGED_MODELS`): their files are read, none of their code is run, and a file with
 another SHA-256 is refused.
 
-A conversion is made for a dtype. For float32 and float64 it loses nothing: a dequantised weight is
+A conversion is made for a dtype (auto: that of a whole file, bfloat16 of weights in fewer bits).
+ For float32 and float64 it loses nothing: a dequantised weight is
 the product of a float16 scale and an integer (in some formats less a minimum), which float32 holds.
 For bfloat16 and float16 the weights are rounded once, here instead of at each load.
 """
@@ -29,19 +30,17 @@ from filelock import FileLock
 from ostools.ground.errors import InputError, refusal
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
-from ostools.models.files.config import quiet
-from ostools.models.files.gguf_format.header import read_header
-from ostools.models.files.tokenizer import read_tokenizer
+from ostools.models.files.config import quiet, read_tokenizer
+from ostools.models.files.gguf_header import read_header
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _NOTE = "gguf.json"
-_CONVERSION = 2
-"""Counts up when something else is made of the same file. A directory of another number is made
-anew.
-"""
 _STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+# ---- the cache
 
 
 def cache_folder() -> Path:
@@ -49,7 +48,7 @@ def cache_folder() -> Path:
     ~/.cache/ostools.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ostools"
-    return Path(os.environ.get("OSTOOLS_CACHE") or home).expanduser()
+    return Path(os.environ.get("OSTOOLS_CACHE") or home).expanduser() / "gguf"
 
 
 def file_hash(*pieces: Path) -> str:
@@ -61,49 +60,27 @@ def file_hash(*pieces: Path) -> str:
     return sha.hexdigest()
 
 
-def _folder(sha256: str, dtype: torch.dtype) -> Path:
+def _folder(sha256: str, dtype: torch.dtype | None) -> Path:
     """Where the conversion for that dtype lies; one for float32 serves float64 too."""
-    suffix = "" if dtype == torch.float32 else f"-{str(dtype).removeprefix('torch.')}"
-    converter = f"transformers-{version('transformers')}"
-    return cache_folder() / "gguf" / f"{sha256}-{converter}{suffix}"
-
-
-def _converted_dtype(dtype: torch.dtype | None, quantisation: str) -> torch.dtype:
-    """The dtype in which weights are converted for one in which they are asked for (None: as the
-    file stores them, bfloat16 for weights in fewer bits).
-    """
-    dtype = dtype or _STORED.get(quantisation, torch.bfloat16)
-    return torch.float32 if dtype == torch.float64 else dtype
+    dtype = torch.float32 if dtype == torch.float64 else dtype
+    suffix = "auto" if dtype is None else str(dtype).removeprefix("torch.")
+    return cache_folder() / f"{sha256}-transformers-{version('transformers')}-{suffix}"
 
 
 def in_cache(
     sha256: str, dtype: torch.dtype | None = torch.float32, name: str = "", title: str = ""
 ) -> Checkpoint | None:
     """The model that this version of transformers made of the file with this hash, for weights in
-    `dtype` (`_converted_dtype`); None where there is none yet. One of that dtype is read in half
-    the memory; one in float32 serves every dtype.
+    `dtype`; None where there is none yet.
     """
-    notes: dict[torch.dtype, dict[str, object]] = {}
-    for converted_dtype in _STORED.values():
-        file = _folder(sha256, converted_dtype) / _NOTE
-        note = read_json(file) if file.is_file() else {}
-        if note.get("conversion") == _CONVERSION:
-            notes[converted_dtype] = note
-    for note in notes.values():  # all are of the same file
-        quantisation = str(note["quantisation"])
-        dtype = _converted_dtype(dtype, quantisation)
-        converted_dtype = dtype if dtype in notes else torch.float32
-        if converted_dtype in notes:
-            origin = f"dequantised to {str(dtype).removeprefix('torch.')} from {note['file']}"
-            return Checkpoint(
-                name,
-                _folder(sha256, converted_dtype),
-                title=f"{title}, {quantisation}",
-                quantisation=f"{quantisation}, {origin} (SHA-256 {sha256})",
-                sha256=sha256,
-                dtype=dtype,
-            )
-    return None
+    folder = _folder(sha256, dtype)
+    if not (folder / _NOTE).is_file():
+        return None
+    note = read_json(folder / _NOTE)
+    kind, origin = note["quantisation"], note["file"]
+    dtype_name = note.get("dtype", folder.name.rpartition("-")[2])
+    held = f"{kind}, dequantised to {dtype_name} from {origin} (SHA-256 {sha256})"
+    return Checkpoint(name, folder, None, f"{title}, {kind}", quantisation=held, sha256=sha256)
 
 
 def converted(
@@ -122,24 +99,21 @@ def converted(
     """
     with refusal(f"a GGUF file that can be read at {pieces[0]}"):
         sha256 = file_hash(*pieces)
-    if (cached := in_cache(sha256, dtype, name, title)) is not None:
-        return cached
-    folder = cache_folder() / "gguf"
+    folder, asked = cache_folder(), (sha256, dtype, name, title)
     remedy = "; free some of it, or set OSTOOLS_CACHE to another"
-    with refusal(f"a cache folder that can be written at {folder}", remedy):
-        folder.mkdir(parents=True, exist_ok=True)
-        # One conversion at a time, since each fills much memory.
-        with FileLock(folder / "lock"):
-            if in_cache(sha256, dtype, name, title) is None:
-                scratch = folder / ".converting"
-                shutil.rmtree(scratch, ignore_errors=True)  # of a conversion that was killed
-                try:
-                    _convert(pieces, scratch, file, sha256, dtype)
-                finally:
-                    shutil.rmtree(scratch, ignore_errors=True)
-    if (checkpoint := in_cache(sha256, dtype, name, title)) is None:
-        raise InputError(f"expected {file} converted in {folder}, found it gone: load it again")
-    return checkpoint
+    if in_cache(*asked) is None:
+        with refusal(f"a cache folder that can be written at {folder}", remedy):
+            folder.mkdir(parents=True, exist_ok=True)
+            # One conversion at a time, since each fills much memory.
+            with FileLock(folder / "lock"):
+                if in_cache(*asked) is None:
+                    scratch = folder / ".converting"
+                    shutil.rmtree(scratch, ignore_errors=True)  # of a conversion that was killed
+                    try:
+                        _convert(pieces, scratch, file, sha256, dtype)
+                    finally:
+                        shutil.rmtree(scratch, ignore_errors=True)
+    return cast(Checkpoint, in_cache(*asked))
 
 
 def _convert(
@@ -154,11 +128,11 @@ def _convert(
         joined.symlink_to(pieces[0].resolve())
     else:
         with joined.open("wb") as output:
-            for piece in pieces:
-                with piece.open("rb") as part:
-                    shutil.copyfileobj(part, output, 1 << 20)
+            output.writelines(piece.read_bytes() for piece in pieces)
     header = read_header(joined)
-    dtype = _converted_dtype(dtype, header.quantisation)
+    folder = _folder(sha256, dtype)
+    dtype = dtype or _STORED.get(header.quantisation, torch.bfloat16)
+    dtype = torch.float32 if dtype == torch.float64 else dtype
     with quiet():
         module, tokenizer = read_model(joined, header, dtype)
         module.save_pretrained(target)
@@ -174,10 +148,13 @@ def _convert(
         raise InputError(
             f"expected {file} to stay as it is while it is read, found it changed: load it again"
         )
-    note = {"conversion": _CONVERSION, "file": file, "quantisation": header.quantisation}
+    dtype_name = str(dtype).removeprefix("torch.")
+    note = {"file": file, "quantisation": header.quantisation, "dtype": dtype_name}
     (target / _NOTE).write_text(json.dumps(note), encoding="utf-8")
-    shutil.rmtree(_folder(sha256, dtype), ignore_errors=True)  # of an earlier conversion
-    os.replace(target, _folder(sha256, dtype))
+    os.replace(target, folder)
+
+
+# ---- models in packages
 
 
 @dataclass(frozen=True)
@@ -239,7 +216,7 @@ def packaged(name: str, dtype: torch.dtype | None = torch.float32) -> Checkpoint
     Raises `InputError` where its package is not installed, and for a file that is not the one of
     that hash.
     """
-    model = PACKAGED_MODELS[name]
+    model, dtype = PACKAGED_MODELS[name], dtype or torch.bfloat16
     if (cached := in_cache(model.sha256, dtype, name, model.title)) is not None:
         return cached
     pieces = [path for place in model.parts if (path := _place(*place)) is not None]

@@ -27,9 +27,8 @@ from ostools import hooks
 from ostools.ground import InputError, PreTrainedModel, original_model
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
-from ostools.models.generic.choices import Choices, held_choices, noted_choices
+from ostools.models.generic.choices import Choices, held_choices, noted_choices, without_softmax
 from ostools.models.generic.inside import look_inside
-from ostools.models.generic.notes import without_softmax
 from ostools.models.generic.parts import (
     ROUNDING,
     ClosedBlock,

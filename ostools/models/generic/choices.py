@@ -1,4 +1,5 @@
-"""A router's choices: noted in one pass, and held in others.
+"""What a result says of closed blocks, and a router's choices: noted in one pass, and held in
+others.
 
 A router sends a token to the k experts of the highest scores. A derivative holds that choice: it is
 the network's as far as no choice changes. The margin of a choice is the k-th score minus the
@@ -10,18 +11,19 @@ the scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import TransformerBridge, original_model
 from ostools.hooks.register import before_modules
+from ostools.hooks.sites import unknown_inside
+from ostools.models.shape import setting
 
 _ROUTERS = ("experts", "router", "gating")
 """What classes of a mixture of experts have in their names."""
@@ -79,48 +81,31 @@ class Choices:
         return {"nearest": nearest, "within_rounding": near}
 
 
-class _AtEachChoice(TorchFunctionMode):
-    """Runs every topk in a block through `choose(place, scores, what topk gave)`."""
-
-    def __init__(self, choose: Callable[[_Place, Tensor, _TopK], _TopK]) -> None:
-        super().__init__()
-        self._choose = choose
-        self.place: _Place | None = None
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        output = func(*args, **(kwargs or {}))
-        if self.place is None or func not in (torch.topk, Tensor.topk):
-            return output
-        scores, topk = cast(Tensor, args[0]), cast(_TopK, output)
-        if topk[1].shape[:-1] != scores.shape[:-1]:  # not along the last axis
-            return output
-        layer, count = place = self.place
-        self.place = (layer, count + 1)
-        return self._choose(place, scores, topk)
-
-
 @contextmanager
 def _at_each_choice(
     model: TransformerBridge, choose: Callable[[_Place, Tensor, _TopK], _TopK]
 ) -> Iterator[None]:
-    mode = _AtEachChoice(choose)
+    """Run every topk in a block through `choose(place, scores, what topk gave)`."""
+    from ostools.models.generic.parts import AtEachFunction
+
+    blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
     layers = {id(block): layer for layer, block in enumerate(model.blocks)}
+    place: _Place | None = None
 
     def enter(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        mode.place = (layers[id(module)], 0)  # every choice from here on is of that block
+        nonlocal place
+        place = (layers[id(module)], 0)  # every choice from here on is of that block
 
-    with (
-        before_modules(
-            {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, enter
-        ),
-        mode,
-    ):
+    def at_function(func: object, args: tuple[Any, ...], output: Any) -> object:
+        nonlocal place
+        if place is None or func not in (torch.topk, Tensor.topk):
+            return output
+        if output[1].shape[:-1] != args[0].shape[:-1]:  # not along the last axis
+            return output
+        here, place = place, (place[0], place[1] + 1)
+        return choose(here, args[0], output)
+
+    with before_modules(blocks, enter), AtEachFunction(at_function):
         yield
 
 
@@ -177,3 +162,53 @@ def held_choices(
 
     with _at_each_choice(model, hold):
         yield
+
+
+# ---- what a result says of closed blocks
+
+_SOFTMAX = ("full_attention", "sliding_attention", "chunked_attention", "attention")
+"""What `layer_types` of a configuration calls layers whose attention is a softmax, and nothing
+else.
+"""
+_NO_SOFTMAX = ("mamba", "rwkv", "recurrent", "lstm")
+"""What classes of blocks without softmax attention have in their names; of a model without
+`layer_types`.
+"""
+_HELD_PARTS = {
+    "frozen": ("patterns", "norms"),
+    "frozen-attention": ("patterns",),
+    "frozen-norm": ("norms",),
+    "detached": ("patterns", "norms", "activations"),
+}
+"""What a linearisation holds inside a block."""
+
+
+def block_notes(model: TransformerBridge) -> dict[str, str]:
+    """What a derivative on closed blocks (`sites.is_closed`) means, for the provenance."""
+    reasons = {part: unknown_inside(model, part) for part in ("patterns", "norms")}
+    known_parts = "".join(f", {part}" for part, reason in reasons.items() if reason is None)
+    missing = ", ".join(
+        name for name, parts in _HELD_PARTS.items() if unknown_inside(model, *parts)
+    )
+    why = "".join(f"; {reason}" for reason in reasons.values() if reason is not None)
+    notes = {
+        "blocks": f"closed: known of them: the residual stream between them{known_parts}; `full` "
+        "is the real derivative, and linearisations that hold what else is inside a block "
+        f"({missing}) are missing{why}"
+    }
+    if kinds := without_softmax(model):
+        notes["no_softmax"] = (
+            f"{kinds}: the paper's statements on softmax attention are not about these blocks"
+        )
+    return notes
+
+
+def without_softmax(model: TransformerBridge) -> str:
+    """Blocks that are not of softmax attention alone: by the configuration where it says so, else
+    by the names of classes.
+    """
+    layer_types = setting(original_model(model).config.get_text_config(), "layer_types")
+    if layer_types:
+        return ", ".join(sorted({*layer_types} - {*_SOFTMAX}))
+    kinds = sorted({type(part).__name__ for block in model.blocks for part in block.modules()})
+    return ", ".join(kind for kind in kinds if any(word in kind.lower() for word in _NO_SOFTMAX))

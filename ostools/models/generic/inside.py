@@ -17,19 +17,20 @@ Cost: four tiny forward passes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product, starmap
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from ostools.hooks.register import Order, attached
 from ostools.models.generic.parts import (
     ROUNDING,
+    AtEachFunction,
     GenericBridge,
     NormForm,
     Observed,
@@ -141,15 +142,34 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
         for path, part in block.theirs.named_modules():
             if "norm" in class_and_name(part, path) and not any(part.children()):
                 norms[f"blocks.{layer}.{path}"] = part
-    calls = _Calls(norms)
     blocks = {f"block {layer}": block.theirs for layer, block in enumerate(bridge.closed_blocks)}
-    with torch.no_grad(), at_each_call({**norms, **blocks}, calls.enter, calls.leave), calls:
+    calls: dict[str, list[tuple[object, ...]]] = {name: [] for name in norms}
+    running: list[str] = []
+
+    def enter(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        running.append(name)
+        if name in calls:
+            calls[name].append((*args, *kwargs.values()))
+
+    def leave(name: str, output: object) -> None:
+        running.pop()
+
+    def at_function(func: object, args: tuple[Any, ...], output: object) -> object:
+        divides = func in _SIZES or (func in _POWERS and args[1] in (0.5, -0.5, -1))
+        in_block = bool(running) and running[-1].startswith("block ")
+        if divides and in_block and isinstance(args[0], Tensor) and args[0].numel() > 1:
+            raise UnknownError(
+                f"{running[-1]} divides by a size of what it reads, and is no module of a norm"
+            )
+        return output
+
+    with (
+        torch.no_grad(),
+        at_each_call({**norms, **blocks}, enter, leave),
+        AtEachFunction(at_function),
+    ):
         bridge(probe)
-    if calls.loose is not None:
-        raise UnknownError(
-            f"{calls.loose} divides by a size of what it reads, and is no module of a norm"
-        )
-    forms = {name: _form(name, norms[name], args) for name, args in calls.by_norm.items() if args}
+    forms = {name: _form(name, norms[name], args) for name, args in calls.items() if args}
     bridge.ln_final.form = forms.pop("ln_final")
     for name, form in forms.items():
         _, layer, path = name.split(".", 2)
@@ -160,39 +180,6 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
         observed.hook_in.name, observed.hook_out.name = f"{name}.hook_in", f"{name}.hook_out"
         block = bridge.closed_blocks[int(layer)]
         setattr(block.theirs.get_submodule(parent), last, observed.eval())
-
-
-class _Calls(TorchFunctionMode):
-    """Notes what each norm is called with, and the first block whose code divides by a size of a
-    tensor outside of them (`loose`).
-    """
-
-    def __init__(self, norms: Iterable[str]) -> None:
-        super().__init__()
-        self.by_norm: dict[str, list[tuple[object, ...]]] = {name: [] for name in norms}
-        self.loose: str | None = None
-        self._running: list[str] = []
-
-    def enter(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        self._running.append(name)
-        if name in self.by_norm:
-            self.by_norm[name].append((*args, *kwargs.values()))
-
-    def leave(self, name: str, output: object) -> None:
-        self._running.pop()
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        divides = func in _SIZES or (func in _POWERS and args[1] in (0.5, -0.5, -1))
-        in_block = bool(self._running) and self._running[-1].startswith("block ")
-        if divides and in_block and isinstance(args[0], Tensor) and args[0].numel() > 1:
-            self.loose = self.loose or self._running[-1]
-        return func(*args, **(kwargs or {}))
 
 
 def _form(name: str, module: nn.Module, calls: list[tuple[object, ...]]) -> NormForm:

@@ -53,6 +53,25 @@ def at_each_call(
         yield
 
 
+class AtEachFunction(TorchFunctionMode):
+    """Within the block, what each function of torch gives is what `body` makes of the function, its
+    arguments and its output.
+    """
+
+    def __init__(self, body: Callable[[object, tuple[Any, ...], Any], object]) -> None:
+        super().__init__()
+        self._body = body
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        return self._body(func, args, func(*args, **(kwargs or {})))
+
+
 class NormForm(NamedTuple):
     """g (x - c(x)) / r(x) + b: what is added to the weight to make g, whether c is the mean (else
     0), and eps in r.
@@ -107,50 +126,30 @@ class Patterns(nn.Module):
         self.hook_pattern.name = f"{name}.hook_pattern"
         self.sinks, self._n_heads = 0, n_heads
 
-    def is_pattern(self, weights: Tensor, batch: int, queries: int) -> bool:
-        """Whether weights have the shape of a pattern: of all heads of all prompts, a row for each
-        query.
-        """
-        n_dims, first = weights.ndim, weights.shape[0]
-        of_all = (n_dims == 4 and first == batch) or (
-            n_dims == 3 and first == batch * self._n_heads > batch
-        )
-        return of_all and weights.shape[-2] == queries and weights.shape[-1] >= queries
-
     def through_hooks(
         self, stream: Float[Tensor, "batch query d_model"]
     ) -> AbstractContextManager[object]:
         """Hand every pattern that is made inside to the hooks; nothing is done where there are
         none.
         """
-        return (
-            _AtSoftmax(self, *stream.shape[:2]) if self.hook_pattern.has_hooks() else nullcontext()
+        batch, queries, _ = stream.shape
+
+        def hooked(func: object, args: tuple[Any, ...], output: Any) -> object:
+            if func not in _SOFTMAX or not self._is_pattern(output.shape, batch, queries):
+                return output
+            by_head = output.reshape(batch, -1, *output.shape[-2:])
+            keys = output.shape[-1] - self.sinks
+            pattern = self.hook_pattern(by_head[..., :keys])
+            return torch.cat([pattern, by_head[..., keys:]], dim=-1).reshape(output.shape)
+
+        return AtEachFunction(hooked) if self.hook_pattern.has_hooks() else nullcontext()
+
+    def _is_pattern(self, shape: torch.Size, batch: int, queries: int) -> bool:
+        """Whether it is the shape of a pattern: of all heads of all prompts, a row for each query."""
+        of_all = (len(shape) == 4 and shape[0] == batch) or (
+            len(shape) == 3 and shape[0] == batch * self._n_heads > batch
         )
-
-
-class _AtSoftmax(TorchFunctionMode):
-    """Runs what a softmax over [head, query, key] gives through the hook point."""
-
-    def __init__(self, patterns: Patterns, batch: int, queries: int) -> None:
-        super().__init__()
-        self._patterns, self._batch, self._queries = patterns, batch, queries
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        output = func(*args, **(kwargs or {}))
-        if func not in _SOFTMAX or not isinstance(output, Tensor):
-            return output
-        if not self._patterns.is_pattern(output, self._batch, self._queries):
-            return output
-        by_head = output.reshape(self._batch, -1, *output.shape[-2:])
-        keys = output.shape[-1] - self._patterns.sinks
-        hooked = self._patterns.hook_pattern(by_head[..., :keys])
-        return torch.cat([hooked, by_head[..., keys:]], dim=-1).reshape(output.shape)
+        return of_all and shape[-1] >= queries == shape[-2]
 
 
 class Embedding(Observed):

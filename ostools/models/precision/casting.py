@@ -24,9 +24,8 @@ from ostools.ground import (
     TransformerBridge,
     checked_arguments,
 )
-from ostools.ground.out_of_memory import chunk
-from ostools.hooks.errors import FormatError
-from ostools.hooks.register import remove_observers
+from ostools.ground.memory import chunk
+from ostools.hooks.register import FormatError, remove_observers
 from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored
 from ostools.models.describe import metadata_of, named_weights, refuse_processed, remember
 from ostools.models.families import family_of

@@ -39,7 +39,7 @@ from ostools.theory.distances import DTYPES
 
 if TYPE_CHECKING:
     from ostools.models.generic.parts import GenericBridge
-    from ostools.models.lens.attention import Float32Scores
+    from ostools.models.lens import Float32Scores
 
 ARITHMETICS: dict[str, tuple[torch.dtype, bool]] = {
     name: (dtype, False) for name, dtype in DTYPES.items()
@@ -85,7 +85,7 @@ def put_scores(model: TransformerBridge, eager: bool) -> None:
 
     Raises `InputError` for a model by the generic route whose own code computes its attention.
     """
-    from ostools.models.lens.attention import FLOAT32_SCORES, Float32Scores, put_before
+    from ostools.models.lens import FLOAT32_SCORES, Float32Scores, put_before
 
     setattr(model.cfg, "eager_scores", eager)  # noqa: B010 (its class does not declare it)
     if is_closed(model):
@@ -125,7 +125,7 @@ def reference_attention(module: PreTrainedModel, eager: bool) -> str:
     Bloom, MPT, GPT-J and GPT-Neo have only their own eager attention, which does not differ by a
     large share of the logits.
     """
-    from ostools.models.lens.attention import FLOAT32_SCORES
+    from ostools.models.lens import FLOAT32_SCORES
 
     wide = eager or module.dtype not in SIXTEEN_BITS or not module._can_set_attn_implementation()
     return "eager" if wide else FLOAT32_SCORES
@@ -143,7 +143,7 @@ def find_own_attention(
     if expected is None:
         return
     try:
-        with _own_attention(model):
+        with own_attention(model, always=True):
             same = torch.equal(run(), expected)
     except (RuntimeError, TypeError, AttributeError):
         same = False
@@ -172,28 +172,23 @@ def _attentions(model: TransformerBridge) -> list[Float32Scores]:
 
 
 @contextmanager
-def own_attention(model: TransformerBridge) -> Iterator[None]:
+def own_attention(model: TransformerBridge, always: bool = False) -> Iterator[None]:
     """Run the block as transformers runs a 16-bit model by default, with sdpa, where
-    `runs_own_attention`.
+    `runs_own_attention` (or always).
     """
-    if not runs_own_attention(model):
+    attentions = _attentions(model) if always or runs_own_attention(model) else []
+    if not attentions:
         yield
         return
     from ostools.models.files.checks import require_own_functions
 
     # "sdpa" may have been registered anew
     require_own_functions(str(model.cfg.model_name), original_model(model).config)
-    with _own_attention(model):
-        yield
-
-
-@contextmanager
-def _own_attention(model: TransformerBridge) -> Iterator[None]:
     with attention_of(original_model(model), "sdpa"):
         try:
-            for attention in _attentions(model):
+            for attention in attentions:
                 attention.delegates = True
             yield
         finally:
-            for attention in _attentions(model):
+            for attention in attentions:
                 attention.delegates = False

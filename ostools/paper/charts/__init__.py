@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ostools.paper import behaviour as answer_figures
-from ostools.paper.charts import behaviour, decay, figure5
-from ostools.paper.charts import retrieval as retrieval_charts
+from ostools.paper.charts import behaviour, curves, figure5
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.figure5 import Figure5
 from ostools.paper.retrieval import Retrieval
@@ -21,9 +20,9 @@ VIEWS: dict[type[Result], View] = {
     answer_figures.Figure3: (behaviour.figure_3_chart, behaviour.figure_3_findings),
     answer_figures.Figure4: (behaviour.figure_4_chart, behaviour.figure_4_findings),
     Figure5: (figure5.figure_5_chart, figure5.figure_5_findings),
-    Figure8: (decay.figure_8_chart, decay.figure_8_findings),
-    Figure9: (decay.figure_9_chart, decay.figure_9_findings),
-    Retrieval: (retrieval_charts.retrieval_chart, retrieval_charts.retrieval_findings),
+    Figure8: (curves.figure_8_chart, curves.figure_8_findings),
+    Figure9: (curves.figure_9_chart, curves.figure_9_findings),
+    Retrieval: (curves.retrieval_chart, curves.retrieval_findings),
     Reproduction: (behaviour.claims_chart, behaviour.reproduction_findings),
 }
 """How the results of each class are drawn, and what they say."""

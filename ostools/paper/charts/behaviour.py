@@ -19,7 +19,7 @@ from ostools.reporting.charts.answers import (
     length_axis,
     training_end,
 )
-from ostools.reporting.findings import MOST, first_few
+from ostools.reporting.findings import MOST
 from ostools.reporting.forms import curve, looks_by_name, mark_cells, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of
@@ -52,13 +52,13 @@ def reproduction_findings(result: Reproduction) -> list[str]:
     """How many claims have which outcome; then each claim that does not agree, with what was
     measured.
     """
-    counts = ", ".join(f"{name}: {count}" for name, count in result.outcomes.items())
     frame = frame_of(result)
-    differing = frame[frame["outcome"] == claim.DISAGREES].to_dict("records")
-    differences = [
-        f"{row['claim']} ({row['place']}) does not agree: {row['measured']}" for row in differing
+    counts = ", ".join(f"{name}: {count}" for name, count in result.outcomes.items())
+    differing = frame[frame["outcome"] == claim.DISAGREES].head(MOST - 1).to_dict("records")
+    return [
+        f"{counts}.",
+        *(f"{row['claim']} ({row['place']}): {row['measured']}" for row in differing),
     ]
-    return [f"{counts}.", *first_few(differences, MOST - 1)]
 
 
 _COPY_WIDTH, _COPY_ROW = 270, 44
@@ -74,61 +74,53 @@ def figure_2_chart(result: Figure2) -> Chart:
     """Three panels side by side; the rows are the outcomes that occurred, right and wrong always
     among them. A dotted line stands where the model's training ends.
     """
-    frame = frame_of(result)
-    frame = frame.assign(
-        outcome=answer_outcomes(frame),
-        place=frame["task"].map({name: words for name, (words, _) in _MARKS.items()}),
-        answer=[theme.short_word(text, 60) for text in frame["answer"].fillna(NOTHING_CAME)],
-    )
+    frame = _with_outcomes(result)
+    frame["answer"] = [theme.short_word(text, 60) for text in frame["answer"].fillna(NOTHING_CAME)]
     occurred = {RIGHT, WRONG, *frame["outcome"]}
     rows = [name for name in OUTCOMES if name in occurred]
     trained = result.provenance.model.get("trained_lengths") or {}
     end = min((trained[name] for name in _MARKS if name in trained), default=None)
-    panels = [
-        _copy_panel(group, rows, end, index == 0)
-        for index, (_, group) in enumerate(frame.groupby("panel"))
-    ]
+    panels = [_copy_panel(group, rows, end) for _, group in frame.groupby("panel")]
     return draw.figure([panels], result.title, result.deviations, spacing=26)
 
 
 def figure_2_findings(result: Figure2) -> list[str]:
-    """How often each digit was right, a sentence a panel."""
+    """What each digit came out as, a sentence a panel."""
+    panels = _with_outcomes(result).groupby("panel")
+    return [f"{_TITLES[str(panel)]}: {'; '.join(_copy_counts(group))}." for panel, group in panels]
+
+
+def _with_outcomes(result: Figure2) -> Frame:
+    """The rows with their outcome, and the place in words of the digit that was asked for."""
     frame = frame_of(result)
-    frame = frame.assign(outcome=answer_outcomes(frame))
-    return [
-        f"{_TITLES[str(panel)]}: {'; '.join(_copy_counts(group))}."
-        for panel, group in frame.groupby("panel")
-    ]
+    places = frame["task"].map({name: words for name, (words, _) in _MARKS.items()})
+    return frame.assign(outcome=answer_outcomes(frame), place=places)
 
 
-def _copy_panel(group: Frame, rows: list[str], end: int | None, first: bool) -> alt.LayerChart:
+def _copy_panel(group: Frame, rows: list[str], end: int | None) -> alt.LayerChart:
     legend: theme.Looks = {
         "symbolType": alt.Undefined,
         "symbolSize": 70,
         "symbolStrokeColor": theme.colour("float64"),
     }
+    panel = str(group["panel"].iloc[0])
     shapes = {words: (task, shape) for task, (words, shape) in _MARKS.items()}
     looks = looks_by_name("place", shapes, **legend)
     looks["yOffset"] = alt.YOffset("place:N", scale=alt.Scale(domain=[*shapes], paddingOuter=0.6))
-    row = axes.names(rows, field="outcome", grid=True, labels=first, domain=False, bandPosition=0.5)
+    outcomes: theme.Looks = {"grid": True, "labels": panel == "a", "domain": False}
+    row = axes.names(rows, field="outcome", bandPosition=0.5, **outcomes)
     column = length_axis(group["length"], "sequence length (digits)")
     data = group[["length", "key", "outcome", "answer", "place"]]
     marks = [mark_cells(data, column, row, looks), *training_end(end, group["length"], _COPY_ROW)]
-    title = _TITLES[str(group["panel"].iloc[0])]
-    height = _COPY_ROW * len(rows)
-    return draw.panel(marks, _COPY_WIDTH, height, title, *_copy_counts(group), **draw.BOLD)
+    size, notes = (_COPY_WIDTH, _COPY_ROW * len(rows)), _copy_counts(group)
+    return draw.panel(marks, *size, _TITLES[panel], *notes, **draw.BOLD)
 
 
 def _copy_counts(group: Frame) -> list[str]:
-    """How often each digit came out how, right first."""
-    counts = []
-    for task, rows in group.groupby("task", sort=False):
-        outcomes = rows["outcome"].value_counts().reindex([*OUTCOMES], fill_value=0)
-        without_number = outcomes.drop([RIGHT, WRONG])
-        words = [f"{count} {name}" for name, count in without_number[without_number > 0].items()]
-        right = f"{_MARKS[str(task)][0]} right at {outcomes[RIGHT]} of {len(rows)}"
-        counts.append(", ".join([right, *words]))
-    return counts
+    """How often each digit came out how, the most frequent first."""
+    counts = group.groupby("place", sort=False)["outcome"].value_counts()
+    words = counts.astype(str) + " " + counts.index.get_level_values("outcome")
+    return [f"{place}: {', '.join(rows)}" for place, rows in words.groupby("place", sort=False)]
 
 
 _ERROR_WIDTH, _ERROR_HEIGHT = 210, 190
@@ -172,13 +164,10 @@ def figure_3_chart(result: Figure3) -> Chart:
     notes = [
         *result.deviations,
         f"Line: mean of up to {summary['asked'].max()} seeds; bars: least to greatest. There are "
-        f"answers without a number ({summary['none'].sum()} of {summary['asked'].sum()}), which "
-        "the errors leave out.",
+        f"answers without a number ({(summary['asked'] - summary['read']).sum()} of "
+        f"{summary['asked'].sum()}), which the errors leave out.",
+        *["Error axis: linear to 1, then logarithmic. The paper's text does not name one."] * wide,
     ]
-    if wide:
-        notes.append(
-            "Error axis: linear to 1, then logarithmic. The paper's text does not name one."
-        )
     return draw.figure([panels], result.title, notes, spacing=20, color="shared")
 
 
@@ -196,20 +185,17 @@ def figure_3_findings(result: Figure3) -> list[str]:
 
 
 def _error_summary(frame: Frame) -> Frame:
-    """Mean, least and greatest error over seeds, and how many of the answers held no number."""
-    keys = ["task", "mode", "length"]
+    """Mean, least and greatest error over seeds, and how many of the answers held a number."""
     # Of a hosted model some answers may never have come: a line breaks there, too.
-    grouped = frame.assign(
-        came=frame["correct"].notna(), error=frame["absolute_error"].astype("Float64").astype(float)
-    ).groupby(keys, as_index=False)
-    table = grouped.agg(
+    error, came = frame["absolute_error"].astype("Float64").astype(float), frame["correct"].notna()
+    rows = frame.assign(came=came, error=error, series=frame["mode"].map(WAYS))
+    return rows.groupby(["task", "mode", "series", "length"], as_index=False, sort=False).agg(
         mean=("error", "mean"),
         low=("error", "min"),
         high=("error", "max"),
         asked=("came", "sum"),
         read=("error", "count"),
     )
-    return table.assign(series=table["mode"].map(WAYS), none=table["asked"] - table["read"])
 
 
 def _error_panel(rows: Frame, axis: theme.Looks, end: int | None) -> alt.LayerChart:
@@ -217,8 +203,7 @@ def _error_panel(rows: Frame, axis: theme.Looks, end: int | None) -> alt.LayerCh
     data = rows[["length", "series", "low", "high", "asked", "read"]].assign(value=rows["mean"])
     x = length_axis(rows["length"], "sequence length (items)")
     hue = draw.hue("series", LINES, columns=3, symbolStrokeWidth=3)
-    spread = data[data["high"] > data["low"]]
-    marks = rules(spread, "x", x, "low", "high", color=hue, strokeWidth=1)
+    marks = rules(data[data["high"] > data["low"]], "x", x, "low", "high", color=hue, strokeWidth=1)
     marks += curve(data, x, axis, hue, points=22) + training_end(end, rows["length"], 6)
     title = COLUMNS[str(rows["task"].iloc[0])]
     return draw.panel(marks, _ERROR_WIDTH, _ERROR_HEIGHT, title, **draw.BOLD)
@@ -308,10 +293,10 @@ def _count_panel(
 
 def _favourite(rows: Frame) -> str:
     """The most frequent answer of all that came; the smallest of several."""
-    total, numbers = int(rows["answers"].sum()), rows[rows["output"].notna()]
+    numbers = rows[rows["output"].notna()]
     most = int(numbers["answers"].max()) if len(numbers) else 0
     if not most:
-        return f"{total} answers, none with a number"
-    favourites = numbers.loc[numbers["answers"] == most, "output"]
-    words = " and ".join(number(float(output)) for output in favourites.head(3))
-    return f"most often {words}: {most} of {total}"
+        return f"{rows['answers'].sum()} answers, none with a number"
+    favourites = numbers.loc[numbers["answers"] == most, "output"].head(3)
+    words = " and ".join(number(float(output)) for output in favourites)
+    return f"most often {words}: {most} of {rows['answers'].sum()}"

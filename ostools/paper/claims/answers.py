@@ -4,26 +4,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 import pandas as pd
 
 from ostools.ground.words import number
-from ostools.paper.behaviour import PANELS, TASKS
+from ostools.paper.behaviour import PANELS
 from ostools.paper.claims.claim import (
     LEVEL,
     PaperClaim,
     ResultsByPart,
-    UntestedError,
     Verdict,
     decide,
     first_is_better,
     require_data,
     trend,
 )
-from ostools.results import Column, Frame
+from ostools.results import Frame
 
 _copying = partial(PaperClaim, needs=("figure-2",), figures=(2,))
 _counting = partial(PaperClaim, needs=("figure-3",), figures=(3, 6))
@@ -67,10 +65,9 @@ def _panel_helps(results: ResultsByPart, panel: str, change: str) -> Verdict:
 
 def says_one_by_300(results: ResultsByPart) -> Verdict:
     last: Frame = _panel(results, "a", "copy-last")
-    longest, wrong = int(last["length"].max()), ~last["correct"].astype(bool)
-    line = last["answer"].astype(str).str.strip()
+    line, wrong = last["answer"].astype(str).str.strip(), ~last["correct"].astype(bool)
     ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
-    ones = last.loc[ends_in_one & wrong, "length"]
+    ones, longest = last.loc[ends_in_one & wrong, "length"], int(last["length"].max())
     sentence = (
         f"{len(ones)} of {len(last)} answers up to length {longest} are 'one' where the last digit "
         f"is a 0 (lengths: {', '.join(map(str, ones[:3])) or 'none'}); {wrong.sum()} are wrong"
@@ -84,18 +81,16 @@ def _numeric(frame: Frame) -> Frame:
     read).
     """
     came = frame[frame["correct"].notna()]
-    columns = {"error": "absolute_error", "answered": "number"}
-    return came.assign(
-        **{name: came[column].astype("Float64").astype(float) for name, column in columns.items()}
+    error, answered = (
+        came[column].astype("Float64").astype(float) for column in ("absolute_error", "number")
     )
+    return came.assign(error=error, answered=answered)
 
 
-def _answers(
-    results: ResultsByPart, mode: str | None = None, tasks: Sequence[str] = TASKS
-) -> Frame:
+def _answers(results: ResultsByPart, mode: str, tasks: Sequence[str]) -> Frame:
     """Rows of Figure 3 of these tasks, asked so, as `_numeric` has them."""
     frame = _numeric(results["figure-3"]["figure"].frame)
-    return frame[frame["task"].isin(tasks) & (True if mode is None else frame["mode"] == mode)]
+    return frame[frame["task"].isin(tasks) & (frame["mode"] == mode)]
 
 
 def _with_a_number(answers: Frame) -> Frame:
@@ -103,75 +98,57 @@ def _with_a_number(answers: Frame) -> Frame:
     a curve.
     """
     read: Frame = answers[answers["error"].notna()]
-    lengths = read["length"].nunique()
     require_data(
-        len(read) >= FEWEST_READ and lengths >= FEWEST_LENGTHS,
-        f"{len(read)} of {len(answers)} answers contain a number, at {lengths} lengths",
+        _is_a_curve(read),
+        f"{len(read)} of {len(answers)} answers contain a number, at {read['length'].nunique()} "
+        "lengths",
     )
     return read
 
 
-def _numbers(answers: Frame, fewest: int, which: str = "") -> Column:
-    """The numbers that were answered. Raises `UntestedError` for fewer than `fewest`."""
-    numbers = answers["answered"].dropna()
-    require_data(
-        len(numbers) >= fewest,
-        f"{len(numbers)} of {len(answers)} answers{which} contain a number, and {fewest} are "
-        "needed",
-    )
-    return numbers
+def _is_a_curve(read: Frame) -> bool:
+    return len(read) >= FEWEST_READ and read["length"].nunique() >= FEWEST_LENGTHS
 
 
 def _errors_rise(every: Frame) -> Verdict:
     """Kendall's tau of the absolute error against the length, in every curve that can be judged."""
-    rising, judged, descriptions = [], [], []
-    for (task, mode), answers in every.groupby(["task", "mode"], sort=False):
-        name = f"{task} {mode}"
-        try:
-            read = _with_a_number(answers)
-        except UntestedError as error:
-            descriptions.append(f"{name}: {error}")
-            continue
-        if not read["error"].any():
-            descriptions.append(f"{name}: every number right up to {int(read['length'].max())}")
-            continue
-        tau, p = trend(read["length"], read["error"])
-        judged.append(name)
-        descriptions.append(f"{name}: tau {number(tau)}")
-        if tau > 0 and p < LEVEL:
-            rising.append(name)
-    sentence = "; ".join(descriptions)
-    require_data(judged, f"no curve can be judged ({sentence})")
-    sentence = (
-        f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged "
-        f"({sentence})"
-    )
-    return decide(2 * len(rising) > len(judged), sentence)
+    curves = every[every["error"].notna()].groupby(["task", "mode"], sort=False)
+    trends = {
+        f"{task} {mode}": trend(read["length"], read["error"])
+        for (task, mode), read in curves
+        if _is_a_curve(read) and read["error"].any()
+    }
+    require_data(trends, "no curve has numbers enough, and a wrong one among them")
+    rising = [name for name, (tau, p) in trends.items() if tau > 0 and p < LEVEL]
+    taus = "; ".join(f"{name}: tau {number(tau)}" for name, (tau, _) in trends.items())
+    sentence = f"the error rises with length in {len(rising)} of {len(trends)} curves ({taus})"
+    return decide(2 * len(rising) > len(trends), sentence)
 
 
 def deteriorates(results: ResultsByPart) -> Verdict:
     only = [
-        _numeric(result.frame).assign(task=task, mode="answer-only")
+        result.frame.assign(task=task, mode="answer-only")
         for task, result in results["answer-only"].items()
     ]
-    return _errors_rise(pd.concat([_answers(results), *only], ignore_index=True))
+    every = [results["figure-3"]["figure"].frame, *only]
+    return _errors_rise(pd.concat([_numeric(frame) for frame in every], ignore_index=True))
 
 
 def predicts_hundred(results: ResultsByPart) -> Verdict:
     answers = _answers(results, "none", ["sum-ones"])
-    which = f" to sums of {min(NEAR)} or more ones"
-    numbers = _numbers(
-        answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)],
-        FEWEST_LENGTHS,
-        which,
+    is_near = (answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)
+    numbers = answers.loc[is_near, "answered"].dropna()
+    require_data(
+        len(numbers) >= FEWEST_LENGTHS,
+        f"{len(numbers)} of {is_near.sum()} answers contain a number, {FEWEST_LENGTHS} are needed",
     )
-    favourite = int(numbers.mode().iloc[0])
-    top, hundreds = int((numbers == favourite).sum()), int((numbers == HUNDRED).sum())
+    counts = numbers.value_counts()
+    hundreds, most = int(counts.get(HUNDRED, 0)), int(counts.max())
     sentence = (
-        f"{hundreds} of {len(numbers)} answers{which} are 100; the commonest answer is {favourite} "
-        f"({top} times)"
+        f"{hundreds} of {len(numbers)} answers to sums of {min(NEAR)} or more ones are 100; the "
+        f"commonest answer is given {most} times"
     )
-    return decide(hundreds == top and hundreds > 1, sentence)
+    return decide(hundreds == most and hundreds > 1, sentence)
 
 
 def lower_near_hundred(results: ResultsByPart) -> Verdict:
@@ -179,55 +156,47 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
 
     read = _with_a_number(_answers(results, "none", ["sum-ones", "count-ones"]))
     around: Frame = read[read["length"].between(50, 150)]
-    near, far = (
-        around.loc[around["length"].isin(NEAR) == is_near, "error"] for is_near in (True, False)
-    )
+    is_near = around["length"].isin(NEAR)
+    near, far = around.loc[is_near, "error"], around.loc[~is_near, "error"]
     require_data(
-        min(len(near), len(far)) >= 3,
-        f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of "
-        "each are needed",
-    )
-    require_data(
-        around["error"].any(), "every number is right from 50 to 150, so no error can be lower"
+        min(len(near), len(far)) >= 3 and around["error"].any(),
+        f"{len(near)} answers have a number near 100, {len(far)} elsewhere from 50 to 150 (3 of "
+        f"each are needed), {(around['error'] > 0).sum()} of them wrong",
     )
     p = float(mannwhitneyu(near, far, alternative="two-sided").pvalue)
     sentence = (
         f"the median error is {number(near.median())} near 100, and {number(far.median())} beside "
-        "it"
+        f"it (p = {number(p)})"
     )
-    require_data(p <= LEVEL, f"{sentence}: undecided (p = {number(p)})")
-    return decide(bool(near.median() < far.median()), f"{sentence} (p = {number(p)})")
+    require_data(p <= LEVEL, f"{sentence}: undecided")
+    return decide(bool(near.median() < far.median()), sentence)
 
 
 def hundred_is_commonest(results: ResultsByPart) -> Verdict:
     answers = _answers(results, "none", PANELS)
-    longest = int(answers["length"].max())
-    require_data(longest >= HUNDRED, f"the longest sequence asked has {longest} items")
-    numbers = _numbers(answers, FEWEST_ANSWERS)
-    require_data(not (answers["error"] == 0).all(), "every answer is right, so none is a favourite")
-    counts = Counter(numbers)
-    hundreds = counts.pop(HUNDRED, 0)
-    ((commonest, commonest_count),) = counts.most_common(1) or [(HUNDRED, 0)]
-    right = int((answers["key"].astype(float) == HUNDRED).sum())
+    numbers, longest = answers["answered"].dropna(), int(answers["length"].max())
+    require_data(
+        longest >= HUNDRED and len(numbers) >= FEWEST_ANSWERS and (answers["error"] != 0).any(),
+        f"{len(numbers)} answers contain a number ({FEWEST_ANSWERS} are needed), to at most "
+        f"{longest} items (100 are needed), {(answers['error'] > 0).sum()} of them wrong",
+    )
+    hundreds, right = int((numbers == HUNDRED).sum()), int((answers["key"] == str(HUNDRED)).sum())
+    others = numbers[numbers != HUNDRED].value_counts()
+    commonest = int(others.max()) if len(others) else 0
     sentence = (
         f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer "
-        f"{right} times; the commonest other number ({commonest:.0f}) is answered "
-        f"{commonest_count} times"
+        f"{right} times; the commonest other number is answered {commonest} times"
     )
-    return decide(hundreds >= 2 * max(commonest_count, 1) and hundreds > right, sentence)
+    return decide(hundreds >= 2 * max(commonest, 1) and hundreds > right, sentence)
 
 
 def rises_near_hundred(results: ResultsByPart) -> Verdict:
     answers = _answers(results, "none", ["count-ones-bernoulli"])
     read: Frame = _with_a_number(answers[answers["length"].between(50, 150)])
     tau, p = trend(read["length"], read["error"])
-    require_data(
-        p <= LEVEL,
-        f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers",
-    )
-    return decide(
-        tau > 0, f"from 50 to 150 items the error goes with the length: tau {number(tau)}"
-    )
+    sentence = f"tau of error and length is {number(tau)} from 50 to 150 items (p = {number(p)})"
+    require_data(p <= LEVEL, f"{sentence}: undecided")
+    return decide(tau > 0, sentence)
 
 
 CLAIMS = (
@@ -285,7 +254,9 @@ CLAIMS = (
         "even with techniques like Chain-of-Thought that inability persists",
         "agrees if in more than half of the curves with a chain of thought (zero-shot and "
         f"few-shot) {_CURVES}",
-        lambda results: _errors_rise(_answers(results).query("mode != 'none'")),
+        lambda results: _errors_rise(
+            _numeric(results["figure-3"]["figure"].frame).query("mode != 'none'")
+        ),
     ),
     _counting(
         "sum-predicts-100",

@@ -10,9 +10,9 @@ import numpy as np
 
 from ostools.ground.words import number
 from ostools.results import Column, Frame
-from ostools.theory.statistics.fits import fit_decay, over_seeds
+from ostools.theory.statistics.answers import mcnemar
+from ostools.theory.statistics.fits import Decay, fit_decay, over_seeds
 from ostools.theory.statistics.intervals import FEWEST
-from ostools.theory.statistics.paired import mcnemar
 
 AGREES, DISAGREES, UNTESTED = "agrees", "does not agree", "could not be tested"
 BY_CONSTRUCTION = "holds by construction"
@@ -22,10 +22,6 @@ not counted in `AGREES`.
 OUTCOMES = (AGREES, BY_CONSTRUCTION, DISAGREES, UNTESTED)
 LEVEL = 0.05
 """The level of every test."""
-FEWEST_PAIRS = 6
-"""Fewest questions that only one side gets right: with fewer, even all in one direction, an exact
-test does not reach 5%.
-"""
 FIT_FROM = 16
 """Shortest length of a curve to which a law is fitted."""
 
@@ -76,12 +72,10 @@ class PaperClaim:
 
     def verdict(self, results: ResultsByPart, refused: Mapping[str, str]) -> Verdict:
         """The verdict on `results`; `refused`: why a part could not be measured."""
-        lacking = [name for name in self.needs if name not in results]
-        if lacking:
-            return Verdict(
-                UNTESTED, f"{lacking[0]}: {refused.get(lacking[0], 'it was not measured')}"
-            )
         try:
+            for name in self.needs:
+                why = refused.get(name, "it was not measured")
+                require_data(name in results, f"{name}: {why}")
             verdict = self.judge(results)
         except UntestedError as error:
             return Verdict(UNTESTED, str(error))
@@ -105,40 +99,29 @@ def first_is_better(
     on: the columns by which questions are the same. ways: how each table was asked for, such as
         "with the hint".
     """
-    first_right, second_right = (
-        table.set_index(list(on))["correct"].astype(bool) for table in (first, second)
-    )
-    shared = first_right.index.intersection(second_right.index)
-    a, b = (np.asarray(right.loc[shared], dtype=bool) for right in (first_right, second_right))
-    total, only_first, only_second = len(shared), int((a & ~b).sum()), int((~a & b).sum())
-    sentence = (
-        f"of {total} questions, {only_first} are right only {ways[0]}, and {only_second} are right "
-        f"only {ways[1]}"
-    )
-    require_data(
-        only_first + only_second >= FEWEST_PAIRS,
-        f"{sentence}: the test needs {FEWEST_PAIRS} that differ",
-    )
+    pairs = first.merge(second, on=list(on), validate="one_to_one")
+    a, b = (pairs[f"correct_{side}"].astype(bool) for side in "xy")
+    only_first, only_second = int((a & ~b).sum()), int((b & ~a).sum())
     p = mcnemar(only_first, only_second)
-    require_data(p <= LEVEL, f"{sentence}: undecided (p = {number(p)})")
-    return decide(only_first > only_second, f"{sentence} (p = {number(p)}, exact)")
+    sentence = (
+        f"of {len(pairs)} questions, {only_first} are right only {ways[0]}, and {only_second} are "
+        f"right only {ways[1]} (p = {number(p)}, exact)"
+    )
+    require_data(p <= LEVEL, f"{sentence}: undecided")
+    return decide(only_first > only_second, sentence)
 
 
 def above_zero(
     samples: Sequence[float] | np.ndarray, quantity: str, unit: str = "seeds"
 ) -> Verdict:
     """The claim that the mean of independent samples is positive: by the 95% Student interval."""
-    values = np.asarray(samples, dtype=float)
-    values = values[np.isfinite(values)]
-    require_data(
-        len(values) >= FEWEST,
-        f"{quantity}: {len(values)} {unit} have a value, and an interval needs {FEWEST}",
-    )
-    mean, low, high = over_seeds(list(values))
+    values = [value for value in samples if np.isfinite(value)]
+    require_data(len(values) >= FEWEST, f"{quantity}: {len(values)} of {FEWEST} {unit} at least")
+    mean, low, high = over_seeds(values)
     sentence = (
         f"{quantity}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
     )
-    require_data(not low <= 0 <= high, f"{sentence}: undecided, as the interval contains zero")
+    require_data(not low <= 0 <= high, f"{sentence}: undecided")
     return decide(low > 0, sentence)
 
 
@@ -146,40 +129,39 @@ def all_vanish(curves: Mapping[str, Column], floors: Mapping[str, float], quanti
     """The claim that every curve (values by length) falls by a law without a level, down to its
     floor.
     """
-    descriptions, falling = [], []
+    fits: dict[str, Decay] = {}
     for name, whole_curve in curves.items():
-        curve = whole_curve[whole_curve.index >= FIT_FROM]
-        fitted = fit_decay(
-            curve.index.to_numpy(dtype=float), curve.to_numpy(dtype=float), floor=floors[name]
-        )
-        if fitted.verdict == "too few":
-            descriptions.append(f"{name}: {fitted.used} lengths above rounding, and a fit needs 8")
-            continue
-        law, words = fitted.law, fitted.verdict
-        if law is not None:
-            words += f", rate {number(law.rate)}" + (
-                f" to {number(law.level)}" if law.level else ""
-            )
-        falling.append(law is not None and law.level == 0)
-        descriptions.append(f"{name}: {words}")
-    require_data(falling, f"{quantity}: no curve can be fitted ({'; '.join(descriptions)})")
-    count_words = f"falls by a law without a level in {sum(falling)} of {len(falling)}"
-    sentence = f"{quantity}, from n = {FIT_FROM} on: {count_words} ({'; '.join(descriptions)})"
-    require_data(
-        not all(falling) or len(falling) == len(curves),
-        f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted",
+        curve = whole_curve[whole_curve.index >= FIT_FROM].astype(float)
+        fits[name] = fit_decay(curve.index.to_numpy(float), curve.to_numpy(), floor=floors[name])
+    falling = [
+        fit.law is not None and fit.law.level == 0
+        for fit in fits.values()
+        if fit.verdict != "too few"
+    ]
+    sentence = (
+        f"{quantity}, from n = {FIT_FROM} on: falls by a law without a level in {sum(falling)} of "
+        f"{len(curves)} ({'; '.join(map(_fit_words, fits, fits.values()))})"
     )
+    is_decided = len(falling) == len(curves) or not all(falling)
+    require_data(falling and is_decided, f"{sentence}: curves that cannot be fitted leave it open")
     return decide(all(falling), sentence)
 
 
+def _fit_words(name: str, fit: Decay) -> str:
+    if fit.law is None:
+        return f"{name}: {fit.verdict}, of {fit.used} lengths above rounding"
+    level = f" to {number(fit.law.level)}" if fit.law.level else ""
+    return f"{name}: {fit.verdict}, rate {number(fit.law.rate)}{level}"
+
+
 def log_log_slopes(curves: Frame) -> np.ndarray:
-    """Slope of log value against log length for each seed (a column); NaN where a value is 0."""
-    with np.errstate(divide="ignore"):
-        logs = np.log(curves.to_numpy(dtype=float))
-    x = np.log(curves.index.to_numpy(dtype=float))
-    if len(x) < 2:
-        return np.full(logs.shape[1], np.nan)
-    return np.array([np.polyfit(x, y, 1)[0] if np.isfinite(y).all() else np.nan for y in logs.T])
+    """Slope of log value against log length for each seed (a column); not finite where a value is
+    0, or for one length.
+    """
+    x = np.log(curves.index.to_numpy(float))
+    x = x - x.sum() / max(len(x), 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x @ np.log(curves.to_numpy(float)) / (x @ x)
 
 
 def trend(x: Column, y: Column) -> tuple[float, float]:

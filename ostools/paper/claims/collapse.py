@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ostools.ground.words import number
+from ostools.measure import Reading
 from ostools.paper.claims.claim import (
     FIT_FROM,
     PaperClaim,
@@ -58,14 +59,14 @@ def _of_theorem(frame: Frame, panel: str, dtype: str) -> Frame:
 def _panel(results: ResultsByPart, panel: str, dtype: str) -> Frame:
     """The drawn distance of one panel: a row a length, heads and seeds averaged."""
     frame = results["figure-5"]["figure"].frame
-    return _of_theorem(frame[frame["panel"] == panel], panel, dtype)
+    return _of_theorem(frame[frame["panel"] == panel], panel, dtype).set_index("length")
 
 
 def _seed_curves(results: ResultsByPart, panel: str, dtype: str) -> Frame:
     """The drawn distance by seed: a column a seed, a row a length."""
-    figure = results["figure-5"]["figure"]
-    rows = _of_theorem(FIGURE_5_READING.of(figure.curves[panel].frame), panel, dtype)
-    return rows.pivot(index="length", columns="seed", values="mean").sort_index()
+    curve = results["figure-5"]["figure"].curves[panel].frame
+    rows = _of_theorem(FIGURE_5_READING.of(curve), panel, dtype)
+    return rows.pivot(index="length", columns="seed", values="mean")
 
 
 def _upper_half(lengths: Any) -> Any:
@@ -81,16 +82,16 @@ def _least_rounding(results: ResultsByPart) -> str:
     return next((name for name in ("float64", "float32") if name in names), names[0])
 
 
-def _median_over_noise(rows: Frame) -> float:
+def _over_noise(rows: Frame) -> float:
     """Median over lengths of a distance in low precision, in units of the rounding noise."""
     ratio = float((rows["mean"] / rows["noise"]).median())
-    require_data(np.isfinite(ratio), f"the noise of {LOW} is not known for this distance")
+    require_data(np.isfinite(ratio), f"no length has a distance whose noise in {LOW} is known")
     return ratio
 
 
 def _upper_over_noise(results: ResultsByPart, panel: str) -> float:
     rows = _panel(results, panel, LOW)
-    return _median_over_noise(rows[rows["length"].isin(_upper_half(rows["length"]))])
+    return _over_noise(rows.loc[_upper_half(rows.index)])
 
 
 def _near_noise(ratio: float, distance: str) -> Verdict:
@@ -101,10 +102,10 @@ def _near_noise(ratio: float, distance: str) -> Verdict:
 
 def rounding_floor(distance: Column, relative: Column) -> float:
     """float64's rounding in units of `distance`, where `relative` is the distance over the vector's
-    norm.
+    norm; 0 where no norm is known.
     """
-    norms = (distance / relative).replace([np.inf, -np.inf], np.nan).dropna()
-    return RELATIVE_ROUNDING * float(norms.median()) if len(norms) else 0.0
+    norms = (distance / relative).astype(float)
+    return RELATIVE_ROUNDING * float(np.nan_to_num(norms[np.isfinite(norms)].median()))
 
 
 def arbitrarily_close(results: ResultsByPart) -> Verdict:
@@ -115,12 +116,8 @@ def arbitrarily_close(results: ResultsByPart) -> Verdict:
 
 def near_precision_at_50(results: ResultsByPart) -> Verdict:
     rows = _panel(results, "a", LOW)
-    rows = rows[rows["length"].isin(AROUND_50)]
-    require_data(
-        not rows.empty, f"no length from {min(AROUND_50)} to {max(AROUND_50)} was measured"
-    )
     where = f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a)"
-    return _near_noise(_median_over_noise(rows), where)
+    return _near_noise(_over_noise(rows[rows.index.isin(AROUND_50)]), where)
 
 
 def varying_delays(results: ResultsByPart) -> Verdict:
@@ -138,8 +135,7 @@ def varying_delays(results: ResultsByPart) -> Verdict:
 
 def varied_falls(results: ResultsByPart) -> Verdict:
     dtype = _least_rounding(results)
-    curves = _seed_curves(results, "b", dtype)
-    slopes = log_log_slopes(curves[curves.index >= FIT_FROM])
+    slopes = log_log_slopes(_seed_curves(results, "b", dtype).loc[FIT_FROM:])
     return above_zero(
         -slopes,
         f"minus the slope of log distance against log n in (b), in {dtype}, from n = {FIT_FROM} on",
@@ -154,54 +150,32 @@ def ones_collapse(results: ResultsByPart) -> Verdict:
 
 def commas_separate(results: ResultsByPart) -> Verdict:
     dtype = _least_rounding(results)
-    plain, commas = (_panel(results, panel, dtype).set_index("length")["mean"] for panel in "cd")
-    upper = _upper_half(plain.index.intersection(commas.index))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = float((commas.loc[upper] / plain.loc[upper]).median())
-    share = float((commas.loc[upper] > plain.loc[upper]).mean())
-    over_c, over_d = (_upper_over_noise(results, panel) for panel in "cd")
-    require_data(
-        np.isfinite(ratio),
-        f"the ratio of (d) to (c) in {dtype} is not finite: the distance of (c) is 0 at too many "
-        "lengths",
-    )
-    helps, separate = ratio > 1, over_d > NEAR_FACTOR
+    plain, commas = (_panel(results, panel, dtype)["mean"] for panel in "cd")
+    ratios = (commas / plain).loc[_upper_half(plain.index.intersection(commas.index))]
+    ratio, over_d = float(ratios.median()), _upper_over_noise(results, "d")
+    require_data(np.isfinite(ratio), f"in {dtype} the distance of (c) is 0 at too many lengths")
     sentence = (
-        f"helps: {'yes' if helps else 'no'}. Commas multiply the distance by {number(ratio)} "
-        f"(median of the {len(upper)} lengths from {upper.min()} to {upper.max()}, in {dtype}), "
-        f"and it is larger with them at {share:.1%} of these lengths. Well-separated: "
-        f"{'yes' if separate else 'no'}. In {LOW} the distance is {number(over_d)} times the noise "
-        f"with commas, and {number(over_c)} times without"
+        f"commas multiply the distance by {number(ratio)} (median of {len(ratios)} lengths, in "
+        f"{dtype}; it is larger at {(ratios > 1).mean():.1%} of them); in {LOW} it is then "
+        f"{number(over_d)} times the noise of rounding"
     )
-    return decide(helps and separate, sentence)
+    return decide(ratio > 1 and over_d > NEAR_FACTOR, sentence)
 
 
 def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     table = results["figure-5"]["figure"].verdicts
     table = table[table["pair"] == THEOREM]
-    high = next((name for name in ("float32", "float64") if name in set(table["dtype"])), None)
-    require_data(
-        high is not None and LOW in set(table["dtype"]),
-        f"this needs {LOW} and float32 or float64; measured were "
-        f"{', '.join(dict.fromkeys(table['dtype']))}",
-    )
-    starts = table.pivot_table(
-        index=["panel", "seed"], columns="dtype", values="first", dropna=False
-    )
-    starts = starts.reindex(columns=[high, LOW]).astype("Float64").astype(float)
-    n_max = int(table["longest"].max())
-    hidden: Frame = starts[starts.notna().any(axis=1)]
-    require_data(
-        not hidden.empty,
-        f"no pair is hidden over a range of lengths in either precision up to n = {n_max}",
-    )
-    low_starts, high_starts = hidden[LOW].fillna(np.inf), hidden[high].fillna(np.inf)
-    half = 2 * low_starts <= high_starts.clip(upper=n_max)
-    left_open = ~half & np.isinf(high_starts) & np.isfinite(low_starts)
+    starts = table.pivot(index=["panel", "seed"], columns="dtype", values="first").astype("Float64")
+    high = next((name for name in ("float32", "float64") if name in starts), "")
+    require_data({high, LOW} <= {*starts}, f"expected {LOW} and float32 or float64")
+    longest = int(table["longest"].max())
+    hidden = starts[[LOW, high]].dropna(how="all").astype(float).fillna(np.inf)
+    half = 2 * hidden[LOW] <= hidden[high].clip(upper=longest)
+    left_open = ~half & np.isinf(hidden[high])
     sentence = (
-        f"{len(hidden)} curves have a hidden range by n = {n_max} in at least one of the two. In "
-        f"{LOW} it begins at half the length of {high} or less in {int(half.sum())} of them, and "
-        f"{int(left_open.sum())} are left open because longer lengths would have to be measured"
+        f"{len(hidden)} curves have a hidden range by n = {longest} in {LOW} or {high}. In {LOW} it "
+        f"begins at half the length or less in {half.sum()}, and {left_open.sum()} are left open: "
+        "they need longer lengths"
     )
     require_data(not left_open.all(), sentence)
     return decide(bool((half | left_open).all()), sentence)
@@ -216,25 +190,18 @@ def _attention_vanishes(results: ResultsByPart, quantity: str) -> Verdict:
         f"layer {layer}": rows.set_index("length")[quantity].sort_index()
         for layer, rows in by_layer
     }
-    return all_vanish(
-        curves, dict.fromkeys(curves, WEIGHT_ROUNDING), f"{quantity}, the mean over heads"
-    )
+    floors = dict.fromkeys(curves, WEIGHT_ROUNDING)
+    return all_vanish(curves, floors, f"{quantity}, the mean over heads")
 
 
 def every_layer(results: ResultsByPart) -> Verdict:
     frame = results[LAYERS]["collapse"].frame
-    l1 = (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1")
-    rows = frame[l1 & (frame["layer"] > 0)].drop_duplicates(
-        ["layer", "length"]
-    )  # at the embedding it is 0
-    require_data(not rows.empty, "no block was measured")
+    frame = Reading("residual", "vector", "l1").of(frame, every_layer=True)
+    blocks = frame[frame["layer"] > 0].drop_duplicates(["layer", "length"])  # 0: the embedding
     curves, floors = {}, {}
-    for layer, layer_rows in rows.groupby("layer"):
-        name = f"block {layer}"
-        curves[name] = layer_rows.set_index("length")["float64_distance"].astype(float).sort_index()
-        floors[name] = rounding_floor(
-            layer_rows["mean"].astype(float), layer_rows["relative"].astype(float)
-        )
+    for layer, rows in blocks.set_index("length").sort_index().groupby("layer"):
+        curves[f"block {layer}"] = rows["float64_distance"].astype(float)
+        floors[f"block {layer}"] = rounding_floor(rows["mean"], rows["relative"])
     return all_vanish(curves, floors, "the float64 L1 distance of v^(l)")
 
 

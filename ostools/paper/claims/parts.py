@@ -13,21 +13,25 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 import torch
+from pydantic import NonNegativeInt, TypeAdapter, conlist
 from torch import Tensor
 
 import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_name
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import parse_lengths
+from ostools.ground import (
+    InputError,
+    Progress,
+    TransformerBridge,
+    checked_name,
+    parse_lengths,
+    part_of,
+    refusal,
+)
 from ostools.measure import Unloaded, bytes_of
 from ostools.mitigations import Hint, Separator
 from ostools.models import Prompt
 from ostools.paper import behaviour
 from ostools.paper.claims.claim import PaperClaim
-from ostools.paper.figure5 import figure_5
-from ostools.paper.hidden_counts import counting
+from ostools.paper.figure5 import counting, figure_5
 from ostools.paper.lemmas import lemma_checks
 from ostools.paper.retrieval import retrieval
 from ostools.paper.synthetic import figure_8, figure_9
@@ -128,16 +132,17 @@ def _over_squashing(
                 "which tokens are the sequence's is not known: its tokenizer does not say where "
                 "its tokens stand"
             )
-        part_progress = part_of(progress, seed, seed + 1, len(options["seeds"]), units=100)
+        part_progress = part_of(progress, seed, seed + 1, len(options["seeds"]))
         measured = ost.sensitivity(
             model, task_prompt.prompt, method="exact", progress=part_progress
         )
         paths = ost.bounds(model, task_prompt.prompt, variants=_FORMS)
         parameters = {**paths.provenance.parameters, "digits": digits}
-        results[f"measured-{seed}"] = measured
-        results[f"paths-{seed}"] = replace(
-            paths, provenance=replace(paths.provenance, parameters=parameters)
-        )
+        origin = replace(paths.provenance, parameters=parameters)
+        results |= {
+            f"measured-{seed}": measured,
+            f"paths-{seed}": replace(paths, provenance=origin),
+        }
         if seed == 0:
             results["powers"] = _pattern_powers(model, task_prompt.prompt, options["powers"])
     return results
@@ -166,12 +171,10 @@ def _pattern_powers(model: TransformerBridge, prompt: Prompt, powers: int) -> Re
     rows = []
     for layer, matrix in record["pattern"].items():
         before, remainder = lemmas.remainders(matrix, powers)[-2:]
-        rates = {
-            "observed_rate": float(remainder / before),
-            "predicted_rate": float(lemmas.second_eigenvalue(matrix)),
-        }
-        rows.append({"layer": layer, "power": powers, "remainder": float(remainder), **rates})
-    return Result(pd.DataFrame(rows), Provenance.collect(model, powers=powers))
+        numbers = (remainder, remainder / before, lemmas.second_eigenvalue(matrix))
+        rows.append((layer, powers, *map(float, numbers)))
+    names = ["layer", "power", "remainder", "observed_rate", "predicted_rate"]
+    return Result(pd.DataFrame(rows, columns=names), Provenance.collect(model, powers=powers))
 
 
 def _bytes(
@@ -283,9 +286,12 @@ def reproduction_memory(model: Unloaded, arguments: Mapping[str, Arguments]) -> 
     """Bytes of the largest of the parts of these names with their arguments; nothing of those that
     need no model.
     """
-    needs = {name: PARTS[name].memory for name in arguments}
     return max(
-        (memory(model, options_of(arguments[name])) for name, memory in needs.items() if memory),
+        (
+            memory(model, options_of(arguments[name]))
+            for name in arguments
+            if (memory := PARTS[name].memory)
+        ),
         default=0,
     )
 
@@ -312,23 +318,18 @@ def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:
         if not isinstance(values, Mapping):
             raise InputError(f"{name}: expected arguments with their values, found {values!r}")
         for argument, value in values.items():
-            checked_name(f"argument of {name}", argument, PARTS[name].arguments)
-            default = PARTS[name].arguments[argument]
-            if not _is_like(default, value):
-                raise InputError(
-                    f"{name}: {argument}: expected {_KINDS[type(default)]} such as "
-                    f"{default!r:.22}, found {value!r}"
-                )
+            default = PARTS[name].arguments.get(
+                checked_name(f"argument of {name}", argument, PARTS[name].arguments)
+            )
+            with refusal(f"{name}: {argument} such as {default!r:.22}"):
+                _KINDS[type(default)].validate_python(value, strict=True)
         parse_lengths(values.get("lengths", "1"), f"{name}: lengths")
     return {name: {**part.arguments, **recipe.get(name, {})} for name, part in PARTS.items()}
 
 
-_KINDS = {int: "a whole number from 0", str: "a text", list: "a list of names"}
-
-
-def _is_like(default: object, value: object) -> bool:
-    """Whether a value is of the kind of the default."""
-    if isinstance(value, list):
-        is_named = bool(value) and all(isinstance(entry, str) for entry in value)
-        return is_named and isinstance(default, list)
-    return type(value) is type(default) and not (isinstance(value, int) and value < 0)
+_KINDS: dict[type, TypeAdapter[Any]] = {
+    int: TypeAdapter(NonNegativeInt),
+    str: TypeAdapter(str),
+    list: TypeAdapter(conlist(str, min_length=1)),
+}
+"""By the type of an argument's default: what a recipe may say."""

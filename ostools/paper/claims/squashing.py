@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
+import pandas as pd
 
 from ostools.ground.words import number
 from ostools.paper.claims.claim import (
@@ -39,16 +40,16 @@ _DIGITS = (
 
 
 def _prompts(results: ResultsByPart) -> Iterator[tuple[Frame, Frame, list[int]]]:
-    """Measured norms and path sums of each prompt by position, and the positions of its digits."""
+    """Measured norms and path sums of each prompt by position, and the positions of its digits.
+    Raises `UntestedError` where there is none.
+    """
     result_by_name = results[OVER_SQUASHING]
-    for name, measured in result_by_name.items():
-        if name.startswith("measured-"):
-            paths = result_by_name[f"paths-{name.removeprefix('measured-')}"]
-            yield (
-                measured.frame,
-                paths.frame,
-                [int(place) for place in paths.provenance.parameters["digits"]],
-            )
+    names = [name for name in result_by_name if name.startswith("measured-")]
+    require_data(names, "no prompt was measured")
+    for name in names:
+        paths = result_by_name[name.replace("measured", "paths")]
+        digits = paths.provenance.parameters["digits"]
+        yield result_by_name[name].frame, paths.frame, [int(place) for place in digits]
 
 
 def _norms(measured: Frame, linearisation: str) -> Column:
@@ -60,40 +61,27 @@ def _paths(paths: Frame, variant: str) -> Column:
     return paths[paths["variant"] == variant].set_index("position")["value"].sort_index()
 
 
-def _against_bound(results: ResultsByPart, variant: str) -> tuple[int, int, float]:
-    """Number of tokens, of those whose frozen norm is above the bound, and the least bound over
-    norm.
+def _below_the_norm(results: ResultsByPart, variant: str) -> tuple[int, str]:
+    """Number of tokens at which the bound is below the frozen norm; the same in words, with the
+    least bound over norm.
     """
-    tokens, above, least = 0, 0, np.inf
-    for measured, paths, _ in _prompts(results):
-        norms, bound = _norms(measured, "frozen"), _paths(paths, variant)
-        above += int((bound < norms * (1 - ROUNDING)).sum())
-        tokens += len(norms)
-        least = min(least, float((bound / norms.where(norms > 0)).min()))
-    require_data(tokens, "no token was measured")
-    return tokens, above, least
+    ratios: Column = pd.concat(
+        [_paths(paths, variant) / _norms(norms, "frozen") for norms, paths, _ in _prompts(results)]
+    )
+    below = int((ratios < 1 - ROUNDING).sum())
+    words = f"at {below} of {len(ratios)} tokens (least bound / measured: {number(float(ratios.min()))})"
+    return below, words
 
 
 def bound_holds(results: ResultsByPart) -> Verdict:
-    tokens, above, least = _against_bound(results, CERTIFIED)
-    sentence = (
-        "with attention and norm scales held, as the theorem assumes, the certified form of the "
-        f"bound holds at {tokens - above} of {tokens} tokens (the least bound / measured is "
-        f"{number(least)}). The printed form has a constant C that is not given, so a single "
-        "prompt cannot break it"
-    )
-    return decide(above == 0, sentence)
+    below, words = _below_the_norm(results, CERTIFIED)
+    sentence = f"the certified form of the bound is below the measured norm {words}"
+    return decide(below == 0, sentence)
 
 
 def equation_4_holds(results: ResultsByPart) -> Verdict:
-    tokens, below, least = _against_bound(results, EQUATION_4)
-    sentence = (
-        f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} "
-        f"tokens (the least bound / measured is {number(least)}). sigma_psi is taken from the MLPs "
-        "at these tokens, so it is at most their Lipschitz constant. The theorem leaves its beta "
-        "open, and here it is the first norm's. The measured norms contain the value projections, "
-        "which footnote 2 leaves out"
-    )
+    below, words = _below_the_norm(results, EQUATION_4)
+    sentence = f"sigma_psi^L times the printed sum is below the measured norm {words}"
     require_data(not below, f"{sentence}. With a greater sigma_psi the bound may hold")
     return decide(True, sentence)
 
@@ -101,35 +89,28 @@ def equation_4_holds(results: ResultsByPart) -> Verdict:
 def depends_on_position(results: ResultsByPart) -> Verdict:
     spreads: list[float] = []
     for measured, _, digits in _prompts(results):
-        norms = _norms(measured, "full").loc[digits]
-        names = measured.drop_duplicates("position").set_index("position")["token_id"].loc[digits]
-        alike = norms.groupby(names).agg(["max", "min", "size"])
-        alike = alike[(alike["size"] > 1) & (alike["min"] > 0)]
+        full = measured[(measured["linearisation"] == "full") & (measured["layer"] == 0)]
+        groups = full[full["position"].isin(digits)].groupby("token_id")["operator_norm"]
+        alike = groups.agg(["max", "min", "size"]).query("size > 1 and min > 0")
         spreads += (alike["max"] / alike["min"]).tolist()
     require_data(spreads, "in every prompt each digit stands at one position alone")
-    least, median = min(spreads), float(np.median(spreads))
     sentence = (
-        "by its position in a prompt, the same digit has sensitivities that differ by a factor of "
-        f"{number(median)}, largest over smallest (median of {len(spreads)} digits; the least is "
-        f"{number(least)})"
+        "largest over smallest sensitivity of the same digit in a prompt: "
+        f"{number(float(np.median(spreads)))} (median of {len(spreads)} digits; the least is "
+        f"{number(min(spreads))})"
     )
-    return decide(least > 1 + ROUNDING, sentence)
+    return decide(min(spreads) > 1 + ROUNDING, sentence)
 
 
 def depends_on_attention(results: ResultsByPart) -> Verdict:
-    samples, ranks = [], []
+    samples = []
     for measured, paths, _ in _prompts(results):
         norms = _norms(measured, "full").to_numpy()
-        ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
-        samples.append(ranks[-1] - rank_correlation(_equal_attention_paths(len(norms)), norms))
-    mean_words = (
-        f" (the mean with the model's attention is {number(float(np.mean(ranks)))})"
-        if ranks
-        else ""
-    )
+        with_attention = rank_correlation(_paths(paths, PRINTED).to_numpy(), norms)
+        samples.append(with_attention - rank_correlation(_equal_attention_paths(len(norms)), norms))
     quantity = (
         "rank correlation of path sum and measured norms, with the model's attention minus with "
-        f"equal weights{mean_words}"
+        "equal weights"
     )
     return above_zero(samples, quantity, "prompts")
 
@@ -152,34 +133,26 @@ def _falls_with_position(
         -rank_correlation(np.array(digits, dtype=float), values.loc[digits].to_numpy())
         for digits, values in values_by_prompt
     ]
-    return above_zero(
-        samples,
-        f"minus the rank correlation of position and {quantity}, over the digits",
-        "prompts",
-    )
+    words = f"minus the rank correlation of position and {quantity}, over the digits"
+    return above_zero(samples, words, "prompts")
 
 
 def only_the_first(results: ResultsByPart) -> Verdict:
-    last = results[OVER_SQUASHING]["powers"].frame
-    require_data(not last.empty, "no pattern was measured")
-    powers = int(last["power"].iloc[0])
-    remainder = last["remainder"].astype(float)
-    simple = last["predicted_rate"].astype(float) < 1
-    falls = last["observed_rate"].fillna(0.0).astype(float) < 1
-    near = int(((last["observed_rate"] / last["predicted_rate"] - 1).abs() < RATE_WITHIN).sum())
+    last: Frame = results[OVER_SQUASHING]["powers"].frame
+    observed, predicted = last["observed_rate"].fillna(0.0), last["predicted_rate"]
+    falls, least = (predicted < 1) & (observed < 1), float(last["remainder"].min())
+    near = ((observed / predicted - 1).abs() < RATE_WITHIN).sum()
     sentence = (
-        f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(remainder.min()))} "
-        f"to {number(float(remainder.max()))} of the last token's mass is still off the first "
-        f"token. What is left falls in {int(falls.sum())} of {len(last)} blocks, and in {near} at "
-        "the predicted rate. A finite depth does not reach the limit itself"
+        f"off the first token ((A + I) / 2)^{last['power'].max()} of the model's own patterns leaves "
+        f"{number(least)} to {number(float(last['remainder'].max()))} of the last token's mass. It "
+        f"falls in {falls.sum()} of {len(last)} blocks, in {near} at the predicted rate"
     )
-    return decide(bool((simple & falls).all()), sentence)
+    return decide(bool(len(last) and falls.all()), sentence)
 
 
 def prevented(results: ResultsByPart) -> Verdict:
     norms_by_prompt = [_norms(measured, "full") for measured, _, _ in _prompts(results)]
     shares = [float(norms.iloc[0] / norms.sum()) for norms in norms_by_prompt]
-    require_data(shares, "no prompt was measured")
     sentence = (
         f"{number(100 * min(shares))}% to {number(100 * max(shares))}% of the measured sensitivity "
         "is to the first token"
@@ -194,34 +167,23 @@ def _ends_above(
     `Retrieval.ends`.
     """
     result = results["retrieval"]["retrieval"]
-    rows = result.ends[result.ends["quantity"] == quantity]
-    ends = rows.set_index("end").to_dict("index")
-    require_data(
-        {"first", "last"} <= set(ends), "fewer than three positions of the wanted record were asked"
+    ends = result.ends[result.ends["quantity"] == quantity].set_index("end")
+    require_data(len(ends), "fewer than three positions of the wanted record were asked")
+    sentence = (
+        f"{words}, at an end minus at the positions between: "
+        f"{'; '.join(result.ends_words(quantity))} ({ends['seeds'].max()} seeds)"
     )
-    ends_words, seeds = "; ".join(result.ends_words(quantity)), int(ends["first"]["seeds"])
-    sentence = f"{words}, at an end minus at the positions between: {ends_words} ({seeds} seeds)"
-    verdicts = {ends[end]["verdict"] for end in judged}
-    require_data(
-        "below" in verdicts or verdicts == {"above"},
-        f"{sentence}: an end that is judged is undecided",
-    )
+    verdicts = {*ends.loc[list(judged), "verdict"]}
+    require_data("below" in verdicts or verdicts == {"above"}, sentence)
     return decide(verdicts == {"above"}, sentence)
 
 
 def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
     names_value = results["retrieval"]["retrieval"].frame["found"].astype(bool)
-    count, total = int(names_value.sum()), len(names_value)
-    require_data(
-        count,
-        f"none of {total} answers names the wanted record's value, so it is not retrieved at all",
-    )
-    require_data(
-        count < total,
-        f"all {total} answers name the wanted value, so no position is seen to be harder",
-    )
+    named = f"{names_value.sum()} of {len(names_value)} answers name the wanted record's value"
+    require_data(names_value.nunique() == 2, named)
     verdict = _ends_above(results, "log_probability", "log probability of the value")
-    return Verdict(verdict.outcome, f"{verdict.sentence}; {count} of {total} answers name it")
+    return Verdict(verdict.outcome, f"{verdict.sentence}; {named}")
 
 
 CLAIMS = (

@@ -25,38 +25,24 @@ from ostools.theory.statistics.fits import fit_decay, over_seeds
 
 def synthetic_converges(results: ResultsByPart) -> Verdict:
     frame = results["figure-8"]["figure"].frame
-    descriptions, converges = [], []
-    for reading, rows in frame.groupby("reading", sort=False):
-        curves = (
-            rows[rows["length"] >= FIT_FROM]
-            .pivot(index="length", columns="seed", values="l1")
-            .sort_index()
-        )
-        high, slope = _slope(curves)
-        fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
-        converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
-        descriptions.append(f"{reading}: slope {slope}, {fitted.verdict}")
-    sentence = f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(descriptions)}"
-    return decide(converges[0], sentence)
+    long = frame[(frame["length"] >= FIT_FROM) & (frame["reading"] == frame["reading"].iloc[0])]
+    curves = long.pivot(index="length", columns="seed", values="l1")
+    high, slope = _slope(curves)
+    fitted = fit_decay(curves.index.to_numpy(float), curves.mean(axis=1).to_numpy())
+    has_level = fitted.law is not None and fitted.law.level > 0
+    sentence = f"L1 distance goes as n to the power {slope} from {FIT_FROM} on: {fitted.verdict}"
+    return decide(high < 0 and not has_level, sentence)
 
 
 def variation_decays(results: ResultsByPart) -> Verdict:
     figure = results["figure-9"]["figure"]
-    frame = figure.frame
     noisy = int(figure.provenance.parameters["noisy"])
-    beyond = frame[frame["length"] > 10 * noisy]
-    lengths = beyond["length"].nunique()
-    require_data(
-        lengths >= 2,
-        f"{lengths} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2",
-    )
-    curves = beyond.pivot(index="length", columns="seed", values="delta").sort_index()
-    high, slope = _slope(curves)
-    above = int((frame["delta"] > frame["bound"]).sum())
+    beyond = figure.frame[figure.frame["length"] > 10 * noisy]
+    high, slope = _slope(beyond.pivot(index="length", columns="seed", values="delta"))
+    above = int((figure.frame["delta"] > figure.frame["bound"]).sum())
     sentence = (
-        f"beyond n = {10 * noisy} delta goes as n to the power {slope} over {curves.shape[1]} "
-        "seeds. It is above our bound, which implies Lemma "
-        f"B.2, at {above} of {len(frame)} points"
+        f"beyond n = {10 * noisy} delta goes as n to the power {slope}; it is above our bound, "
+        f"which implies Lemma B.2, at {above} of {len(figure.frame)} points"
     )
     return decide(high < 0 and above == 0, sentence)
 
@@ -64,11 +50,9 @@ def variation_decays(results: ResultsByPart) -> Verdict:
 def _slope(curves: Frame) -> tuple[float, str]:
     """The upper end of the interval over seeds of a log-log slope, and the slope in words."""
     mean, low, high = over_seeds(list(log_log_slopes(curves)))
-    require_data(
-        np.isfinite(low),
-        f"{curves.shape[1]} seeds; an interval needs at least 2, with every value above 0",
-    )
-    return high, f"{number(mean)} [{number(low)}, {number(high)}]"
+    words = f"{number(mean)} [{number(low)}, {number(high)}] over {curves.shape[1]} seeds"
+    require_data(np.isfinite(low), f"{words}: two lengths and two seeds, without a 0, are needed")
+    return high, words
 
 
 UNBOUNDED = "without bounded scores"
@@ -84,23 +68,17 @@ def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdi
     """
     frame = results["lemmas"]["lemmas"].frame
     rows = frame[frame["lemma"].astype(str).str.split("/").map(lambda names: name in names)]
-    stated, without = (
-        rows[rows["hypotheses"] == ALL_HYPOTHESES],
-        rows[rows["hypotheses"] != ALL_HYPOTHESES],
+    passed, is_stated = rows["passed"].astype(bool), rows["hypotheses"] == ALL_HYPOTHESES
+    require_data(is_stated.any(), f"no check of {name} was run")
+    contradicts = passed & (rows["hypotheses"] == left_out)
+    sentence = (
+        f"{(passed & is_stated).sum()} of {is_stated.sum()} checks on numbers hold under the "
+        f"hypotheses; without one of them it breaks in {(passed & ~is_stated).sum()} of "
+        f"{(~is_stated).sum()}"
     )
-    require_data(not stated.empty, f"no check of {name} was run")
-    passed, broken = int(stated["passed"].sum()), int(without["passed"].sum())
-    sentence = f"{passed} of {len(stated)} checks on numbers hold under the hypotheses"
-    if len(without):
-        sentence += (
-            f"; without one of its hypotheses it breaks in {broken} of {len(without)} checks"
-        )
-    failed = stated.loc[~stated["passed"].astype(bool), "computed"]
-    sentence += "".join(f"; FAILED: {words}" for words in failed)
-    counter = without[without["passed"].astype(bool) & (without["hypotheses"] == left_out)]
-    if len(counter):
+    if contradicts.any():
         sentence += f". The words leave a hypothesis out, and a case {left_out} contradicts them"
-    return decide(passed == len(stated) and counter.empty, sentence)
+    return decide(bool(passed[is_stated].all() and not contradicts.any()), sentence)
 
 
 def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str = "") -> PaperClaim:
@@ -121,19 +99,9 @@ def counting_impossible(results: ResultsByPart) -> Verdict:
         f"in {row['right_once']}"
         for row in summary.to_dict("records")
     )
-    tested_pairs, right_twice, right_once = summary[
-        ["tested_pairs", "right_twice", "right_once"]
-    ].sum()
-    require_data(
-        tested_pairs,
-        f"no pair of counts is hidden and has right answers whose first tokens differ ({sentence})",
-    )
-    require_data(
-        right_twice or right_once,
-        "where the pair is hidden no first token is right, so nothing could have contradicted it "
-        f"({sentence})",
-    )
-    return decide(bool(right_twice == 0), sentence)
+    # No first token is right: nothing could have contradicted it.
+    require_data(summary[["right_twice", "right_once"]].any(axis=None), sentence)
+    return decide(not summary["right_twice"].any(), sentence)
 
 
 _AGREES = {"helps": True, "larger": True, "hurts": False, "smaller": False}
@@ -144,11 +112,10 @@ def _remedy(results: ResultsByPart, mitigation: str, about: str) -> Verdict:
     """A mitigation's verdict of `ost.study`, on answers or on the collapse distance."""
     verdicts = results["remedies"]["study"].verdicts
     rows = verdicts[verdicts["mitigation"].astype(str).str.startswith(mitigation)]
-    require_data(not rows.empty, f"{mitigation} was not measured")
-    row = rows.iloc[0]
-    sentence = str(row["sentence"])
-    require_data(row[about] in _AGREES, f"the verdict on {about} is: {row[about]}. {sentence}")
-    return decide(_AGREES[row[about]], sentence)
+    require_data(len(rows), f"{mitigation} was not measured")
+    verdict, sentence = rows[about].iloc[0], str(rows["sentence"].iloc[0])
+    require_data(verdict in _AGREES, f"the verdict on {about} is: {verdict}. {sentence}")
+    return decide(_AGREES[verdict], sentence)
 
 
 SYNTHETIC = (
@@ -159,8 +126,7 @@ SYNTHETIC = (
         "convergence still occurs.",
         f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative "
         "(95% Student interval over seeds) and no level was found, in the first reading of Figure "
-        "8 (“vectors”: queries, keys and values are Gaussian). The other readings are told, and "
-        "not judged.",
+        "8 (“vectors”: queries, keys and values are Gaussian). The other readings are not judged.",
         synthetic_converges,
         needs=("figure-8",),
         figures=(8,),

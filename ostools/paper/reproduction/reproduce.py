@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress, part_of, tell
+from ostools.ground import InputError, Progress, TransformerBridge, part_of, refusal, tell
 from ostools.hooks import HookError
 from ostools.measure import Hosted
 from ostools.mitigations import MitigationError
@@ -39,71 +35,53 @@ from ostools.paper.claims.parts import (
     parts_of,
 )
 from ostools.results import Provenance, Result, load_result, save_table, write_atomically
-from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.cells import code_version, digest
-from ostools.sweep.store import OwnDirectory, disk_errors
+from ostools.sweep.store import UNREADABLE, OwnDirectory
 from ostools.sweep.sweep_file import read_yaml
 
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
 
 
-MARK = "reproduction.json"
-
-
 class Parts(OwnDirectory):
-    """Reads and writes the directory of a reproduction."""
+    """Reads and writes the directory of a reproduction: of each part a record, and a folder of its
+    tables.
+    """
 
-    MARK, OF = MARK, "`ostools reproduce`"
+    MARK, OF = CLAIMS_FILE, "`ostools reproduce`"
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        with super().locked():
-            _write_json(self.directory / MARK, {"what": "ostools reproduce"})
-            yield
+    def record_of(self, name: str) -> Path:
+        """The record of a part; it is there once the part was measured, under any key."""
+        return self.directory / f"{name}.json"
 
     def keep(self, name: str, key: str, results: Mapping[str, Result], seconds: float) -> None:
         """Store a part: its results, and after them the record by which they are found."""
         # Without the old record first: a run killed here would leave it to vouch for new numbers.
-        with disk_errors(self.directory / name, "cannot be written"):
-            self._record(name).unlink(missing_ok=True)
-            (self.directory / name).mkdir(exist_ok=True)
+        self.record_of(name).unlink(missing_ok=True)
+        (self.directory / name).mkdir(exist_ok=True)
         for file, result in results.items():
-            result.save(self._table(name, file))
-        record = {"key": key, "seconds": seconds, "results": list(results)}
-        _write_json(self._record(name), record)
+            result.save(self.directory / name / f"{file}.parquet")
+        text = json.dumps({"key": key, "seconds": seconds, "results": list(results)}, indent=1)
+        write_atomically(self.record_of(name), lambda part: part.write_text(text, "utf-8"))
 
-    def results(self, name: str, key: str) -> dict[str, Result] | None:
-        """The stored results of a part under this key; None where it has to be measured."""
-        if not self.has(name):
-            return None
+    def stored(self, name: str, key: str) -> tuple[Results, float] | None:
+        """The results of a part under this key, and the seconds that they took to measure; None
+        where it has to be measured.
+        """
         problem = "was measured with another model, other arguments or other versions"
         try:
-            record = json.loads(self._record(name).read_bytes())
+            record = json.loads(self.record_of(name).read_bytes())
             if record["key"] == key:
-                return {file: load_result(self._table(name, file)) for file in record["results"]}
+                files = {
+                    file: self.directory / name / f"{file}.parquet" for file in record["results"]
+                }
+                results = {file: load_result(path) for file, path in files.items()}
+                return results, float(record["seconds"])
+        except FileNotFoundError:
+            return None
         except UNREADABLE as error:
             problem = f"what is stored cannot be read ({type(error).__name__})"
         self.say(f"{name}: {problem}; it is measured again")
         return None
-
-    def has(self, name: str) -> bool:
-        """Whether a part was measured, under any key."""
-        return self._record(name).exists()
-
-    def seconds(self, name: str) -> float:
-        """Seconds that a stored part took to measure."""
-        return float(json.loads(self._record(name).read_bytes())["seconds"])
-
-    def _record(self, name: str) -> Path:
-        return self.directory / f"{name}.json"
-
-    def _table(self, name: str, file: str) -> Path:
-        return self.directory / name / f"{Path(file).name}.parquet"
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    text = json.dumps(value, indent=1)
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 @ost.measure.measurement()
@@ -143,34 +121,32 @@ def reproduce(
     """
     from ostools.paper.reproduction.page import command, render_reproduction
 
-    numbers = (
-        None if figures is None else sorted({figures} if isinstance(figures, int) else set(figures))
-    )
-    claims = chosen_claims(numbers)
-    checked = checked_arguments(arguments or {})
+    numbers = None if figures is None else [figures] if isinstance(figures, int) else [*figures]
+    claims, checked = chosen_claims(numbers), checked_arguments(arguments or {})
     parts, store = parts_of(claims), Parts(Path(out), say)
     origin = provenance_of(
         model,
         measurement="reproduce",
-        figures=numbers,
+        figures=numbers and sorted(set(numbers)),
         arguments={part.name: checked[part.name] for part in parts},
     )
     results: dict[str, Results] = {}
+    seconds: dict[str, float] = {}
     refusals: dict[str, str] = {}
-    ends = list(accumulate((100 * part.weight for part in parts), initial=0))
+    done, total = 0, sum(100 * part.weight for part in parts)
     with store.locked():
-        for part, start, end in zip(parts, ends, ends[1:], strict=False):
-            part_progress = part_of(progress, start, end, ends[-1], ends[-1])
+        for part in parts:
+            end = done + 100 * part.weight
+            part_progress = part_of(progress, done, end, total)
             try:
-                results[part.name] = _results_of(
+                results[part.name], seconds[part.name] = _measured(
                     part, model, store, checked[part.name], origin, part_progress
                 )
             except (InputError, HookError, MitigationError) as error:
                 refusals[part.name] = str(error)
                 say(f"{part.name}: {error}")
-            tell(progress, end, ends[-1])
+            tell(progress, done := end, total)
         frame = judged(claims, results, refusals)
-        seconds = {name: store.seconds(name) for name in results}
         page = Path(out) / PAGE_FILE
         reproduction = Reproduction(frame, origin, results, refusals, seconds, page)
         save_table(frame, origin.as_dict(), Path(out) / CLAIMS_FILE)
@@ -179,15 +155,15 @@ def reproduce(
     return reproduction
 
 
-def _results_of(
+def _measured(
     part: ClaimPart,
     model: Any,
     store: Parts,
     arguments: Arguments,
     origin: Provenance,
     progress: Progress | None,
-) -> Results:
-    """A part's results, taken from the directory, or measured and stored there."""
+) -> tuple[Results, float]:
+    """A part's results and their seconds, taken from the directory, or measured and stored there."""
     options = options_of(arguments)
     described: Mapping[str, Any] = {} if part.memory is None else origin.model
     if isinstance(model, Hosted) and part.memory is not None:
@@ -203,17 +179,16 @@ def _results_of(
             "code": code_version(),
         }
     )
-    stored = store.results(part.name, key)
-    if stored is None:
+    if (found := store.stored(part.name, key)) is None:
         store.say(f"measuring {part.name}")
         start = time.perf_counter()
         results = part.measure(model, options, progress)
         store.keep(part.name, key, results, time.perf_counter() - start)
         # What is judged is what is stored, now and when it is resumed.
-        stored = store.results(part.name, key)
-    if stored is None:
+        found = store.stored(part.name, key)
+    if found is None:
         raise InputError(f"{part.name}: was measured, and could not be read back")
-    return stored
+    return found
 
 
 # --- recipe files
@@ -221,34 +196,21 @@ def _results_of(
 
 class Recipe(BaseModel):
     """A recipe file. model, device, dtype: what is loaded, None where the file does not say. parts:
-    arguments, where given.
+    the arguments of every part.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
     device: str | None = None
     dtype: str | None = None
-    parts: dict[str, dict[str, Any]] = {}
-
-    @property
-    def arguments(self) -> dict[str, Arguments]:
-        """The arguments of every part."""
-        return checked_arguments(self.parts)
+    parts: Annotated[
+        dict[str, dict[str, Any]], AfterValidator(checked_arguments), Field(validate_default=True)
+    ] = {}
 
 
 def read_recipe(path: str | Path) -> Recipe:
     """The recipe of a YAML file. Raises `InputError` for what cannot be read, unknown keys, parts
     and arguments.
     """
-    keys = "expected the keys model, device, dtype and parts"
-    values = read_yaml(Path(path))
-    try:
-        recipe = Recipe.model_validate(values)
-        checked_arguments(recipe.parts)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or type(values).__name__
-        raise InputError(f"{path}: {where}: {first['msg']}; {keys}") from error
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    return recipe
+    with refusal(f"{path} with the keys model, device, dtype and parts"):
+        return Recipe.model_validate(read_yaml(Path(path)))

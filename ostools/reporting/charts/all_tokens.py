@@ -1,5 +1,5 @@
-"""All tokens of a text: influence by distance, how alike their states are by layer, what a rounding
-becomes by layer; the total variation of Theorem B.3's proof on real attention patterns, and hops.
+"""All tokens of a text: influence by distance, how alike their states are by layer, the total
+variation of Theorem B.3's proof on real attention patterns, and hops.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import pandas as pd
 from ostools.ground.words import number, title_of
 from ostools.measure import (
     AttentionVariation,
-    Collapse,
     Hops,
     InfluenceByDistance,
-    Reading,
     TokenHomogenization,
 )
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED
 from ostools.measure.jacobian.distance import TEXT
 from ostools.measure.jacobian.hops import ALL, MORE
-from ostools.reporting.findings.collapse import growth_findings, main_pair
 from ostools.reporting.findings.profiles import (
     distance_findings,
     homogenization_findings,
@@ -134,61 +131,15 @@ def _likeness_panel(
     return _panel(rows, y, hue, title)
 
 
-def _layer_axis(first: int, last: int) -> alt.X:
-    ticks = axes.whole_ticks(first, last)
-    looks = axes.linear("layer l", (first, last), grid=False, format="d", values=ticks)
-    return alt.X("layer:Q", **looks)
-
-
 def _panel(rows: Frame, y: Looks, hue: alt.Color, title: str) -> alt.LayerChart:
-    x, dash = _layer_axis(0, max(int(rows["layer"].max()), 1)), draw.dashes(_PARTS, _PARTS)
+    last = max(int(rows["layer"].max()), 1)
+    looks = axes.linear(
+        "layer l", (0, last), grid=False, format="d", values=axes.whole_ticks(0, last)
+    )
+    x, dash = alt.X("layer:Q", **looks), draw.dashes(_PARTS, _PARTS)
     longest = rows["tokens"] == rows["tokens"].max()
     marks = curve(rows[~longest], x, y, hue, dash=dash, width=0.8, opacity=0.4)
     return draw.panel(marks + curve(rows[longest], x, y, hue, dash=dash), 300, 190, title)
-
-
-_PAIR = "distance of the pair, float64"
-_GROWTH = {
-    "float64_distance": _PAIR,
-    "noise": "noise in v",
-    "pair_noise": "noise in the difference v - v*",
-}
-_LOOKS = {
-    name: (name, dash)
-    for name, dash in zip(_GROWTH.values(), ([1, 0], [1.5, 2.5], [6, 3]), strict=True)
-}
-
-
-def growth_chart(result: Collapse) -> Chart:
-    """By layer, at the shortest and the longest length: the pair's float64 distance, and the noise
-    of each dtype in v itself and in the difference, all relative to ||v^(l)||. Where the noise of
-    the difference is above the distance, it hides it."""
-    table: Frame = Reading("residual").of(result.measured(), every_layer=True)
-    # Of a pair that is the same in v^(0) the size of v^(0) is not stored.
-    table = table[(table["pair"] == main_pair(result)) & (table["relative"] > 0)]
-    groups = table.groupby(["dtype", "length", "layer"], as_index=False, sort=False)
-    means: Frame = groups[[*_GROWTH, "mean", "relative"]].mean()
-    size = means["mean"] / means["relative"]
-    parts = [
-        means[["length", "layer"]].assign(
-            value=means[column] / size,
-            quantity=quantity,
-            series=means["dtype"] if column != "float64_distance" else _PAIR,
-        )
-        for column, quantity in _GROWTH.items()
-    ]
-    rows, y = log_rows(pd.concat(parts, ignore_index=True).drop_duplicates(), "relative to ‖v^(l)‖")
-    hues = {name: theme.INK if name == _PAIR else name for name in dict.fromkeys(rows["series"])}
-    looks: Looks = {"dash": draw.dashes(_LOOKS, rows["quantity"])}
-    hue, x = draw.hue("series", hues), _layer_axis(*rows["layer"].agg(["min", "max"]).astype(int))
-    panels = [
-        draw.panel(curve(of_length, x, y, hue, **looks), 300, 220, f"{length} items")
-        for length, of_length in rows.groupby("length")
-        if length in (rows["length"].min(), rows["length"].max())
-    ]
-    title = f"What a rounding becomes, layer by layer, {frame_of(result)['task'].iloc[0]}"
-    notes = growth_findings(result)
-    return draw.figure([panels], title, notes, color="shared", strokeDash="shared")
 
 
 _WIDTH, _HEIGHT = 290, 170

@@ -10,7 +10,6 @@ import pandas as pd
 from ostools.ground import InputError
 from ostools.measure import Collapse, Reading
 from ostools.measure.passes.precisions import Precision
-from ostools.reporting.charts.all_tokens import growth_chart
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.findings import present
 from ostools.reporting.findings.answers import task_of
@@ -38,7 +37,7 @@ def collapse_result_chart(result: Collapse) -> Chart:
     names = set(result.frame["dtype"])
     parts = {Precision.of_name(name).part for name in names}
     if len(set(result.frame["layer"])) > 1:
-        return growth_chart(result) if "once" in parts else collapse_layers_chart(result)
+        return collapse_layers_chart(result)
     return precision_chart(result) if len(names) > 4 or parts != {None} else collapse_chart(result)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import altair as alt
 import pandas as pd
 
@@ -25,15 +23,15 @@ _ALONE = "length alone"
 
 def failure_stage_chart(result: FailureStage) -> Chart:
     """Lengths by verdict: the shares of prompts whose answer is read, decodable and unread, and not
-    decodable, a panel a dtype and mitigation; below them layers by decodability without one."""
+    decodable, a panel a dtype and mitigation. What probes decode at each place is the chart of
+    `result.probes`."""
     frame = frame_of(result)
     panels = []
     for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False):
         condition = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
-        panels.append(_failure_stage_bars(group, f"{dtype}{condition}"))
-    places = [] if result.probes.frame.empty else _places(result.probes)
+        panels.append([_failure_stage_bars(group, f"{dtype}{condition}")])
     title = f"Where answers are lost: {frame['task'].iloc[0]}"
-    return _figure([*([panel] for panel in panels), *places], title, result.findings())
+    return draw.figure(panels, title, result.findings()[:1], between=14, color="independent")
 
 
 def probe_chart(result: Decodability) -> Chart:
@@ -41,14 +39,8 @@ def probe_chart(result: Decodability) -> Chart:
     the forward pass; beside it the controls, and dashed what the length alone says. A panel per
     dtype and test: tests are never in one line."""
     title = f"What linear probes decode: {frame_of(result)['task'].iloc[0]}"
-    return _figure(_places(result), title, result.findings())
-
-
-def _figure(panels: Sequence[Sequence[draw.Panel]], title: str, sentences: Sequence[str]) -> Chart:
-    """The panels with the first sentence below the title: the panels and the result's table have
-    the others.
-    """
-    return draw.figure(panels, title, sentences[:1], spacing=18, between=14, color="independent")
+    notes, looks = result.findings()[:1], {"spacing": 18, "between": 14, "color": "independent"}
+    return draw.figure(_places(result), title, notes, **looks)
 
 
 def _failure_stage_bars(group: Frame, name: str) -> alt.LayerChart:

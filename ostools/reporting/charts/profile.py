@@ -11,8 +11,7 @@ import pandas as pd
 from ostools.ground.names import known_norm
 from ostools.ground.words import number
 from ostools.measure import Faithfulness, LinearRange, Profile, Sensitivity
-from ostools.measure.faithfulness.deletion import EFFECTS, MASKED, REMOVED, REPLACED, WAYS
-from ostools.measure.faithfulness.faithfulness import BETWEEN
+from ostools.measure.faithfulness.faithfulness import BETWEEN, EFFECTS, MASKED, REMOVED, WAYS
 from ostools.measure.profiles.position_effect import (
     MODEL,
     SHUFFLED,
@@ -137,8 +136,8 @@ _HEADINGS = {
     "kl": "KL of the next token",
 }
 _NARROW, _HEIGHT = 182, 170
-_HUES = {REMOVED: "full", REPLACED: "replaced", MASKED: "wrong"}
-_TITLE = "Each token by itself: removed, replaced by another of its kind, or masked in attention"
+_HUES = {REMOVED: "full", MASKED: "wrong"}
+_TITLE = "Each token by itself: removed, or masked in attention"
 
 
 def faithfulness_chart(result: Faithfulness) -> Chart:
@@ -146,7 +145,7 @@ def faithfulness_chart(result: Faithfulness) -> Chart:
     and of the next token's change with each profile."""
     frame: Frame = frame_of(result)
     ways = [way for way in WAYS if way in set(frame["way"])]
-    hue = draw.hue("series", {way: _HUES[way] for way in ways}, columns=3)
+    hue = draw.hue("series", {way: _HUES[way] for way in ways}, columns=2)
     rows = token_rows(frame, value=frame["y_change"], series=frame["way"])
     rows, y = log_rows(rows, "change of y without token i")
     above = profile(rows, frame, y, hue, title=_TITLE, height=_HEIGHT)
@@ -170,20 +169,14 @@ def _ranks(table: Frame, effect: str, ways: list[str], hue: alt.Color) -> alt.La
     return draw.panel(marks, _NARROW, max(90, 14 * len(profiles) * len(ways)), _HEADINGS[effect])
 
 
-_OVER_DRAWS = "median over draws; shade: their range"
-
-
 def linear_range_chart(result: LinearRange) -> Chart:
-    """The linear range of each token on a log axis: the median over the tokens it moves towards,
-    and their spread.
-    """
+    """The linear range of each token on a log axis."""
     frame: Frame = frame_of(result)
-    ranges = frame.groupby(["position", "token"], sort=False)["linear_range"]
-    table = ranges.agg(value="median", low="min", high="max").reset_index().dropna(subset="value")
-    rows = token_rows(table, series=_OVER_DRAWS, **table[["value", "low", "high"]])
-    rows, y = log_rows(rows, "t up to which y moves as J says", ("low", "high"))
-    hue = draw.hue("series", {_OVER_DRAWS: theme.colour("full")})
-    panel = profile(rows, frame, y, hue, height=240, bands=[("low", "high", 0.25)])
+    table = frame.dropna(subset="linear_range")
+    rows = token_rows(table, series="linear range", value=table["linear_range"])
+    rows, y = log_rows(rows, "t up to which y moves as J says")
+    hue = draw.hue("series", {"linear range": theme.colour("full")})
+    panel = profile(rows, frame, y, hue, height=240)
     title = "How far towards another token the derivative carries"
     return draw.figure([[panel]], title, result.findings())
 
@@ -192,14 +185,14 @@ def linear_range_findings(result: LinearRange) -> list[str]:
     """The range in the median over tokens, and what the prediction is worth where a token is
     replaced.
     """
-    table: Frame = result.tokens.dropna(subset="linear_range")
+    table: Frame = result.frame.dropna(subset="linear_range")
     if table.empty:
         return ["Rounding hides how y moves, on the whole way of every token."]
     tolerance = float(result.provenance.parameters["tolerance"])
     low, middle, high = (f"{value:.1%}" for value in table["linear_range"].quantile([0, 0.5, 1]))
     return [
         f"Measured: y moves as the derivative says, within {tolerance:.0%}, over the first "
-        f"{middle} of the way to another token of its kind (median of {len(table)} tokens, from "
+        f"{middle} of the way to another token (median of {len(table)} tokens, from "
         f"{low} to {high}).",
         "Where the token is replaced, the linear prediction is off by "
         f"{number(float(table['error'].median()))} times its own size in the median; its rank "

@@ -17,35 +17,30 @@ from ostools.reporting.style.theme import display_token
 
 MOST = 5
 SHAPES = {
-    "U-shape": ("U", "The middle of {} counts for less than both its ends"),
+    "U-shape": ("U", "The middle of {} counts for less than both its ends (U)."),
     "rises at the end only": (
         "recency",
-        "The end of {} counts for more than its middle, and its start is not shown to",
+        "The end of {} counts for more than its middle, and its start is not shown to (recency).",
     ),
     "rises at the start only": (
         "primacy",
-        "The start of {} counts for more than its middle, and its end is not shown to",
+        "The start of {} counts for more than its middle, and its end is not shown to (primacy).",
     ),
-    "inverted U": ("inverted U", "The middle of {} counts for more than both its ends"),
-    "no shape shown": ("none", "It is not shown that any part of {} counts for more than another"),
+    "inverted U": (
+        "inverted U",
+        "The middle of {} counts for more than both its ends (inverted U).",
+    ),
+    "no shape shown": (
+        "none",
+        "It is not shown that any part of {} counts for more than another.",
+    ),
 }
 """By the shape of a profile (`theory.profiles`) its word, and its sentence about a text."""
-
-
-def shape_sentence(shape: str, text: str) -> str:
-    """What a shape says of `text` ("the prompt"), with the shape's word where it has one."""
-    word, sentence = SHAPES[shape]
-    return sentence.format(text) + ("." if word == "none" else f" ({word}).")
 
 
 def present(*sentences: str) -> list[str]:
     """The sentences that are not empty."""
     return [sentence for sentence in sentences if sentence]
-
-
-def as_one_finding(sentences: Iterable[str]) -> str:
-    """The sentences that are not empty, as one finding."""
-    return " ".join(filter(None, sentences))
 
 
 def first_few(sentences: Sequence[str], count: int = MOST) -> list[str]:
@@ -55,7 +50,6 @@ def first_few(sentences: Sequence[str], count: int = MOST) -> list[str]:
 
 _FAVOURITES = 3
 """So many of the likeliest next tokens are named."""
-_NO_ANSWER = ": no answer is read"
 _WHERE = {
     ANSWER: "the token from which the answer is predicted",
     PROMPT_END: "the last token of the prompt",
@@ -74,19 +68,13 @@ def where_read(
     """
     if "read_at" not in parameters:
         return ""
-    read_at = parameters["read_at"]
     rows = parameters.get("next_tokens", ()) if next_tokens is None else next_tokens
     counts = Counter(token for *_, token in rows)
-    if not counts:
-        return which_token(read_at)
     frequent = ", ".join(
         f"'{display_token(token)}' at {count}" for token, count in counts.most_common(_FAVOURITES)
     )
-    no_answer = "" if any(_may_answer(read_at, token.strip()) for token in counts) else _NO_ANSWER
-    return (
-        f"{which_token(read_at)} The next token here is {frequent} of {counts.total()} prompts"
-        f"{no_answer}."
-    )
+    words = f"The next token here is {frequent} of {counts.total()} prompts." if counts else ""
+    return f"{which_token(parameters['read_at'])} {words}".strip()
 
 
 def which_token(read_at: Mapping[str, Any]) -> str:
@@ -96,18 +84,7 @@ def which_token(read_at: Mapping[str, Any]) -> str:
     where = ", ".join(f"position {place} at n = {length}" for length, place in places)
     how = "in the chat template" if read_at["chat"] else "in plain text"
     if read_at["position"] == ANSWER:
-        line_words = f", with the answer line begun ({read_at['line'].strip()!r})"
-        how += line_words if read_at["before_answer"].strip() else "; no words begin the answer"
+        line = read_at["line"].strip()
+        how += f", with the answer line begun ({line!r})" if line else "; no words begin the answer"
         how += ", without the reasoning that the prompt asks for" * bool(read_at["reasons"])
     return f"y is that of {_WHERE[read_at['position']]}: {tokens} ({where}), {how}."
-
-
-def _may_answer(read_at: Mapping[str, Any], word: str) -> bool:
-    """Whether a next token may begin an answer: a number where the answer is one, else any word but
-    one that leads to it; none where the rest of the prompt follows.
-    """
-    if read_at["position"] == LAST_ITEM:
-        return False
-    if read_at["numeric"] or not word:
-        return word.isdecimal()
-    return read_at["position"] == ANSWER or not read_at["before_answer"].lstrip().startswith(word)

@@ -1,15 +1,12 @@
-"""Sentences on answers: how many are right, what could not be read, and what mitigations change."""
+"""Sentences on answers: how many are right, what could not be read, and which of two is better."""
 
 from __future__ import annotations
 
-import math
-
 from ostools.ground.words import number
 from ostools.measure import AnswerDifference, Evaluation
-from ostools.measure.answers.paired import FIRST_BETTER, NO_DIFFERENCE, SECOND_BETTER, SMALL
-from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+from ostools.measure.answers.paired import FIRST_BETTER, SECOND_BETTER
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
-from ostools.reporting.findings import as_one_finding, present
+from ostools.reporting.findings import present
 from ostools.reporting.style import theme
 from ostools.results import Frame, Result, Row, frame_of
 
@@ -18,9 +15,6 @@ _ELICITED = {
     "few-shot": "few-shot: after worked examples, with the answer line begun",
     "zero-shot": "zero-shot: the prompt alone",
 }
-_WILSON = "Intervals: Wilson's, 95%, over prompts."
-_NOT_DRAWN = "Nothing was drawn, so there is no interval."
-_EXAMPLES, _CHARACTERS = 3, 80
 _FAVOURITES, _FEWEST_WRONG = 3, 6
 
 
@@ -35,76 +29,48 @@ def evaluation_findings(result: Evaluation) -> list[str]:
         f"The model answers {right} of {total} prompts of {task} right ({span} items)."
         if result.read
         else f"None of {total} texts holds an answer in the form that {task} asks for.",
-        answers_sentence(result),
+        " ".join(present(_fewest_right(result), constant_words(result))),
         _training_words(result),
-        as_one_finding([_favourite_numbers(result), _heaping_sentence(result)]),
-        as_one_finding([*evaluation_notes(result), *_unread_texts(result)]),
+        _wrong_numbers(result),
+        " ".join(evaluation_notes(result)),
     )
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:
-    """The prompts, what could not be read, the right line, and where a mitigation did nothing."""
-    frame, settings = frame_of(result), result.provenance.parameters
+    """The prompts, what could not be read, the content reading where it differs from the strict
+    one, and where a mitigation did nothing.
+    """
     summary: Frame = result.summary
+    settings, totals = result.provenance.parameters, summary.sum(numeric_only=True).to_dict()
+    names = ["prompts", "asked", "something_else", "cut_off", "right", "content_right"]
+    prompts, asked, something_else, cut, right, content_right = (
+        int(totals[name]) for name in names
+    )
     how = f"greedy, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
     is_drawn = summary["wilson_low"].notna().any()
-    inactive = int((frame["status"] == "inactive").sum())
+    grade = settings.get("grade")
+    by = "In the form or else by the last number" if grade is None else f"By {theme.inert(grade)}"
+    inactive = int((frame_of(result)["status"] == "inactive").sum())
+    interval = (
+        "Intervals: Wilson's, 95%, over prompts."
+        if is_drawn
+        else "Nothing was drawn, so there is no interval."
+    )
     return present(
-        f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
-        f"{how or asked_elsewhere(result)}. {_WILSON if is_drawn else _NOT_DRAWN}",
+        f"{asked} answers to {prompts} prompts, {how or asked_elsewhere(result)}. {interval}",
         *unanswered(result),
-        *_unread_notes(summary, settings.get("grade")),
-        _right_line(frame),
+        f"{something_else} wrote something that is not an answer, {cut} were cut off before one: "
+        "neither right nor wrong."
+        if something_else + cut
+        else "",
+        f"{by}, {content_right} of {totals['content_read']:.0f} answers that hold a value "
+        "are right."
+        if content_right != right
+        else "",
         f"The mitigation did not change the prompt or the logits of {inactive} answers."
         if inactive
         else "",
     )
-
-
-def _right_line(frame: Frame) -> str:
-    """log p of the right answer line: its mean, its range, and at how many prompts it is above log
-    1/2.
-    """
-    lines = frame.drop_duplicates(["length", "seed"]).dropna(subset="log_probability")
-    values = lines["log_probability"].astype(float)
-    if values.empty:
-        return ""
-    return (
-        f"log p of the right answer line: mean {values.mean():.3g} nats, from {values.min():.3g} "
-        f"to {values.max():.3g}; above log 1/2 at {int((values > math.log(0.5)).sum())} of "
-        f"{len(values)} prompts."
-    )
-
-
-def _unread_notes(summary: Frame, grade: str | None) -> list[str]:
-    """How many texts hold no answer line, and the content reading where it differs from the strict
-    one.
-    """
-    names = ["something_else", "cut_off", "right", "content_right", "content_read"]
-    something_else, cut, right, content_right, read = map(int, summary[names].sum())
-    by = "In the form or else by the last number" if grade is None else f"By {theme.inert(grade)}"
-    return present(
-        f"{something_else} wrote something that is not an answer, {cut} were cut off before one. "
-        "These do not count as right, and their error cannot be measured."
-        if something_else + cut
-        else "",
-        f"{by}, {content_right} of {read} answers that hold a value are right."
-        if content_right != right
-        else "",
-    )
-
-
-def _unread_texts(result: Evaluation) -> list[str]:
-    """Examples of texts that hold something else or were cut off, as they were written."""
-    frame = frame_of(result)
-    rows = frame[frame["kind"].isin([SOMETHING_ELSE, CUT_OFF])].drop_duplicates(subset="text")
-    return [
-        (
-            f"Written at {row['length']} items ({row['kind']}): "
-            f"{theme.short_word(row['text'], _CHARACTERS)}"
-        )
-        for row in rows.head(_EXAMPLES).to_dict("records")
-    ]
 
 
 def _training_words(result: Evaluation) -> str:
@@ -118,36 +84,32 @@ def _training_words(result: Evaluation) -> str:
         return ""
     return (
         f"Within the lengths of training {right.loc[True]} of {prompts.loc[True]} answers are "
-        f"right, beyond {right.loc[False]} of {prompts.loc[False]}. Errors beyond say little about "
-        "over-squashing, because such lengths were never trained."
+        f"right, beyond {right.loc[False]} of {prompts.loc[False]}."
     )
 
 
-def _favourite_numbers(result: Evaluation) -> str:
-    """The wrong numbers that were answered most often; empty where no wrong number came twice."""
+def _wrong_numbers(result: Evaluation) -> str:
+    """The wrong numbers that were answered most often; and whether they heap at multiples of 5 and
+    of 10, each against permuted errors.
+    """
     counts = result.wrong_numbers["number"].value_counts()
     frequent = counts[counts > 1].head(_FAVOURITES)
     words = ", ".join(f"{number} ({count} times)" for number, count in frequent.items())
-    return f"Favourites of {counts.sum()} wrong numbers: {words}." if words else ""
-
-
-def _heaping_sentence(result: Evaluation) -> str:
-    """Whether wrong numbers heap at multiples of 5 and of 10, each against permuted errors; empty
-    for few wrong numbers.
-    """
     tests = [test for base in (5, 10) if (test := result.heaping(base)) is not None]
-    if not tests or tests[0].wrong < _FEWEST_WRONG:
-        return ""
-    parts = " and ".join(
-        (
-            f"{test.multiples} are multiples of {test.base} (expected {test.expected:.3g}, p "
-            f"{test.p_value:.2g})"
-        )
+    heaped = [
+        f"{test.multiples} of {test.wrong} are multiples of {test.base} (expected "
+        f"{test.expected:.3g}, p {test.p_value:.2g})"
         for test in tests
-    )
-    return (
-        f"Of {tests[0].wrong} wrong numbers {parts}. Expected: with the errors exchanged among "
-        "the questions of the same ten; one-sided, exact."
+        if test.wrong >= _FEWEST_WRONG
+    ]
+    return " ".join(
+        present(
+            f"Favourites of {counts.sum()} wrong numbers: {words}." if words else "",
+            f"{', '.join(heaped)}: one-sided, exact, against errors exchanged among the questions "
+            "of the same ten."
+            if heaped
+            else "",
+        )
     )
 
 
@@ -182,21 +144,17 @@ def constant_words(result: Evaluation) -> str:
     return words * (right > 1)
 
 
-def answers_sentence(result: Evaluation) -> str:
-    """How many answers could not be read, how many are right at the worst length, where lengths
-    differ, and by one answer to all."""
+def _fewest_right(result: Evaluation) -> str:
+    """How many are right at the worst length, with the interval, where lengths differ."""
     summary: Frame = result.summary
-    unread_count = answer_counts(result)[1] - result.read
-    unread_words = f"{unread_count} could not be read, and are neither right nor wrong."
-    fewest = ""
-    if summary["accuracy"].nunique() > 1 and summary["asked"].max() > 1:
-        worst: Row = summary.loc[summary["accuracy"].idxmin()]
-        fewest = (
-            f"Fewest right at {int(worst['length'])} items: {int(worst['right'])} of "
-            f"{int(worst['asked'])}, Wilson 95% {number(worst['wilson_low'])} to "
-            f"{number(worst['wilson_high'])}."
-        )
-    return as_one_finding([unread_words * (unread_count > 0), fewest, constant_words(result)])
+    if summary["accuracy"].nunique() < 2 or summary["asked"].max() < 2:
+        return ""
+    worst: Row = summary.loc[summary["accuracy"].idxmin()]
+    return (
+        f"Fewest right at {int(worst['length'])} items: {int(worst['right'])} of "
+        f"{int(worst['asked'])}, Wilson 95% {number(worst['wilson_low'])} to "
+        f"{number(worst['wilson_high'])}."
+    )
 
 
 def difference_findings(result: AnswerDifference) -> list[str]:
@@ -215,11 +173,8 @@ def difference_findings(result: AnswerDifference) -> list[str]:
         f"Right under the second alone: {row['gained']}; under the first alone: {row['lost']} "
         f"(McNemar's exact test: p {row['p_value']:.2g}). The interval is exact for independent "
         "questions.",
-        f"The whole interval is within {100 * SMALL:g} points." if verdict == NO_DIFFERENCE else "",
-        (
-            f"{row['left_out']} questions are left out: one of the two has no answer there, or "
-            "its mitigation changed nothing."
-        )
+        f"{row['left_out']} questions are left out: one of the two has no answer there, or its "
+        "mitigation changed nothing."
         if row["left_out"]
         else "",
     )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from ostools.ground.words import number, ratio
-from ostools.measure import Collapse, Reading
+from ostools.measure import Collapse
 from ostools.measure.collapse.result import FITTED_FROM, exact_from, next_tokens
 from ostools.measure.collapse.verdicts import (
     OVERFLOWS,
@@ -25,7 +25,7 @@ from ostools.measure.collapse.verdicts import (
     behind_all_blocks,
     trained_length,
 )
-from ostools.reporting.findings import as_one_finding, present, where_read
+from ostools.reporting.findings import present, where_read
 from ostools.reporting.findings.answers import task_of
 from ostools.results import Column, Frame, Row, frame_of
 from ostools.theory.statistics.fits import fit_decay
@@ -38,7 +38,6 @@ FEW = 8
 """With fewer lengths no trend is claimed."""
 LENGTH_DEPENDENT = 1e-5
 """Relative difference that a pass of its own may have: float32's rounding."""
-_BY_LAYER = ("noise", "pair_noise", "float64_distance", "mean", "relative")
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
     "task": (
@@ -131,38 +130,24 @@ def overflow_sentence(dtypes: Iterable[str]) -> str:
 
 
 def collapse_findings(result: Collapse) -> list[str]:
-    """The verdict, where y was read, whether the distance falls, each dtype's verdict (or what its
-    rounding becomes, layer by layer), and the likeliest next tokens.
+    """The verdict, where y was read, whether the distance falls, each dtype's verdict where there
+    are several and how far a pass of its own differs, and the likeliest next tokens.
     """
-    by_layer = frame_of(result)["layer"].nunique() > 1
-    dtypes = growth_findings(result) if by_layer else _dtypes(result)
+    verdicts, parameters = verdicts_at_y(result).items(), result.provenance.parameters
+    dtypes = [f"In {dtype} the pair is {verdict.words}." for dtype, verdict in verdicts]
+    differences = parameters.get("difference_at_probed_lengths", {})
+    most = max(differences.values(), default=0.0)
+    route = (
+        "Kernels may round differently at another length. If a prompt has a pass of its own, its "
+        f"y differs from these rows by up to {number(most)} (relative L2, at the probed lengths)."
+    )
     return present(
         pair_verdict([result]),
-        where_read(result.provenance.parameters, next_tokens(result)),
+        where_read(parameters, next_tokens(result)),
         _fall(result),
-        as_one_finding([*dtypes, _route_difference(result)]),
+        " ".join(dtypes * (len(dtypes) > 1) + [route] * (most > LENGTH_DEPENDENT)),
         _answers(result),
     )
-
-
-def growth_findings(result: Collapse) -> list[str]:
-    """Of the longest length: how much a rounding grew from the first layer that has one to the
-    last, and at how many layers it hides the pair."""
-    table: Frame = Reading("residual").of(result.measured(), every_layer=True)
-    table = table[(table["pair"] == main_pair(result)) & (table["length"] == table["length"].max())]
-    sentences = []
-    for dtype, rows in table[table["noise"] > 0].groupby("dtype", sort=False):
-        means: Frame = rows.groupby("layer")[[*_BY_LAYER]].mean()
-        means = means[means["float64_distance"] > 0]
-        share = means["noise"] * means["relative"] / means["mean"]
-        hidden = int((means["pair_noise"] > means["float64_distance"]).sum())
-        sentences.append(
-            f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is "
-            f"{number(share.iloc[0])} of ||v^(l)|| at layer {share.index[0]} and "
-            f"{number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference is above "
-            f"the pair's distance at {hidden} of {len(means)} layers."
-        )
-    return sentences
 
 
 def pair_verdict(results: Sequence[Collapse]) -> str:
@@ -264,13 +249,6 @@ def _rate(curve: Column) -> str:
     )
 
 
-def _dtypes(result: Collapse) -> list[str]:
-    """Whether each dtype hides the pair; of one the first sentence has the verdict."""
-    verdicts = verdicts_at_y(result)
-    words = [f"In {dtype} the pair is {verdict.words}." for dtype, verdict in verdicts.items()]
-    return words if len(words) > 1 else []
-
-
 def _answers(result: Collapse) -> str:
     """At how many pairs the likeliest next token is the same for both sequences; empty where no
     logits were compared.
@@ -286,17 +264,6 @@ def _answers(result: Collapse) -> str:
         f"next-token distributions differ by at most {number(float(rows['total_variation'].max()))}"
         " in L1 (2 would be disjoint)."
     )
-
-
-def _route_difference(result: Collapse) -> str:
-    """Distance of the shared pass from separate ones, where it is more than float32's rounding."""
-    differences = result.provenance.parameters.get("difference_at_probed_lengths", {})
-    most = max(differences.values(), default=0.0)
-    words = (
-        "Kernels may round differently at another length. If a prompt has a pass of its own, its "
-        f"y differs from these rows by up to {number(most)} (relative L2, at the probed lengths)."
-    )
-    return words if most > LENGTH_DEPENDENT else ""
 
 
 # --- all prompts

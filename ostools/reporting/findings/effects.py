@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ostools.ground.words import number, runs
+from ostools.ground.words import number
 from ostools.measure import Ablation, Faithfulness, Patching, PositionEffect, Study
 from ostools.measure.faithfulness.faithfulness import BETWEEN
 from ostools.measure.study.verdicts import (
@@ -21,16 +21,9 @@ from ostools.measure.study.verdicts import (
     SMALLER,
 )
 from ostools.measure.study.verdicts import in_words as effect_words
-from ostools.reporting.findings import (
-    MOST,
-    as_one_finding,
-    first_few,
-    present,
-    shape_sentence,
-    where_read,
-)
+from ostools.reporting.findings import MOST, SHAPES, first_few, present, where_read
 from ostools.reporting.style.theme import display_token
-from ostools.results import Frame, Row, frame_of
+from ostools.results import Frame, Row
 
 QUANTITY_WORDS = {
     "pair_distance": "collapse distance",
@@ -50,31 +43,17 @@ _SUBJECTS = {
 
 
 def ablation_findings(result: Ablation) -> list[str]:
-    """The greatest real effects; whether first order may be believed, on each prompt and quantity,
-    what is not believed first; and which parts change nothing at all.
+    """The greatest real effects; and whether first order may be believed, on each prompt and
+    quantity, what is not believed first.
     """
     rows = result.agreement.sort_values("believed", kind="stable").to_dict("records")
     beliefs = [f"First order of {_subject(row)} is {row['words']}." for row in rows]
-    top = result.top(1).to_dict("records")
     effects = [
         f"{_subject(row)}: {row['value']:.4g} with nothing taken out; the greatest real effect is "
         f"that of {row['target']}, {row['effect']:+.3g} (predicted {row['predicted_effect']:+.3g})."
-        for row in top
+        for row in result.top(1).to_dict("records")
     ]
-    half = MOST // 2 if len(rows) > 1 else 1
-    note = (
-        "Predicted effects are first order, from one backward pass. Real effects are measured "
-        "with the part taken out."
-    )
-    none = [
-        target
-        for target, of_target in frame_of(result).groupby("target", sort=False)
-        if not of_target[["effect", "predicted_effect"]].any(axis=None)
-    ]
-    if none:
-        targets = ", ".join(map(str, none[:5])) + ", ..." * (len(none) > 5)
-        note += f" Exactly 0, real and predicted: {targets}: out already, or read by nothing."
-    return [*first_few(effects, half), *first_few(beliefs, half), note]
+    return [*effects[: MOST // 2], *beliefs[: MOST // 2]]
 
 
 def _subject(row: Mapping[Hashable, Any]) -> str:
@@ -90,18 +69,17 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     name = str(result.provenance.parameters["profiles"][0])
     ranks: Frame = result.correlations
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
-    words = [
-        f"{number(row['spearman'])} [{number(row['low'])}, {number(row['high'])}]"
-        for row in ranks.to_dict("records")
-    ]
-    by_effect = ranks.assign(words=words).pivot(index="way", columns="effect", values="words")
     ways = [
-        f"Tokens {way}: the rank correlation of {name} with the change of y is {row['y_change']}. "
-        f"With the change of log p it is {row['log_prob_drop']}."
-        for way, row in by_effect.loc[ranks["way"].unique()].iterrows()
+        f"Tokens {way}: rank correlation of {name} with {', '.join(map(_rank, rows.to_dict('records')))}"
+        " (95% intervals as of independent tokens: too narrow where neighbours are alike)."
+        for way, rows in ranks.groupby("way", sort=False)
     ]
-    note = "as of independent tokens. Neighbouring tokens are alike, so it is too narrow."
-    return [answer_finding(result), *ways, f"In brackets: the 95% interval, {note}"]
+    return first_few([answer_finding(result), *ways])
+
+
+def _rank(row: Mapping[Hashable, Any]) -> str:
+    low, high = number(row["low"]), number(row["high"])
+    return f"{row['effect']} {number(row['spearman'])} [{low}, {high}]"
 
 
 def answer_finding(result: Faithfulness) -> str:
@@ -121,10 +99,8 @@ def contrast_words(result: PositionEffect) -> list[str]:
     """For each source, the outer thirds' norm over the middle third's, with 95% intervals."""
     rows: Frame = result.contrasts.set_index("source")
     return [
-        (
-            f"{subject}: first third {_times(rows.loc[source], 'start')}, last third "
-            f"{_times(rows.loc[source], 'end')}."
-        )
+        f"{subject}: first third {_times(rows.loc[source], 'start')}, last third "
+        f"{_times(rows.loc[source], 'end')}."
         for source, subject in _SUBJECTS.items()
         if source in rows.index
     ]
@@ -134,10 +110,10 @@ def position_findings(result: PositionEffect) -> list[str]:
     """The shape of the model's profile, the two contrasts, and what the untrained model shows."""
     passages = int(result.contrasts.set_index("source").loc["model", "passages"])
     return [
-        shape_sentence(result.verdict, "a text"),
+        SHAPES[result.verdict][1].format("a text"),
         f"Over {passages} passages of {result.provenance.parameters['tokens']} tokens, each in "
         "three rotations, so that every token stands once in each third. Times the middle third's "
-        f"norm (95% interval over passages): {as_one_finding(contrast_words(result))}",
+        f"norm (95% interval over passages): {' '.join(contrast_words(result))}",
     ]
 
 
@@ -158,18 +134,17 @@ def patching_findings(result: Patching) -> list[str]:
     gap, have_both_answers = gap_words(table)
     if not have_both_answers:
         return [gap]
-    by_layer = result.provenance.parameters["what"] == "residual"
     sentences = [
         f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: the greatest "
-        f"of {len(rows)} parts is {_greatest(rows)}{_path(rows) * by_layer}."
+        f"of {len(rows)} parts is {_greatest(rows)}."
         for direction, rows in table.groupby("direction", sort=False)
     ]
-    sentences.append(gap)
-    if table["predicted_effect"].notna().all():
-        agreement = result.agreement[result.agreement["quantity"] != "log_probability"]
-        pairs = zip(agreement["direction"], agreement["words"], strict=True)
-        sentences += [f"First order, {direction}, is {words}." for direction, words in pairs]
-    return sentences[:MOST]
+    agreement = result.agreement[result.agreement["quantity"] != "log_probability"]
+    if table["predicted_effect"].isna().any():
+        agreement = agreement[:0]
+    pairs = zip(agreement["direction"], agreement["words"], strict=True)
+    beliefs = [f"First order, {direction}, is {words}." for direction, words in pairs]
+    return first_few([*sentences, gap, *beliefs])
 
 
 def gap_words(table: Frame) -> tuple[str, bool]:
@@ -197,17 +172,9 @@ def _greatest(rows: Frame) -> str:
     return f"{row['part']}{token}, {row['share']:.0%}"
 
 
-def _path(rows: Frame) -> str:
-    """Which position has the greatest share at which layers."""
-    best = rows.loc[rows.groupby("layer")["share"].idxmax()]
-    groups = best.groupby(["positions", "token"], sort=False)["layer"]
-    return "; by layer: " + ", ".join(
-        f"position {place} (“{display_token(token)}”) at {runs(layers.tolist())}"
-        for (place, token), layers in groups
-    )
-
-
 # --- a study of mitigations
+
+_CHANGES = {HELPS: "helps", HURTS: "hurts", LARGER: "raises", SMALLER: "lowers"}
 
 
 def measured_answers(study: Study) -> Frame:
@@ -222,33 +189,24 @@ def study_findings(result: Study) -> list[str]:
     """
     rows: Frame = result.verdicts
     abouts = [about for about in ABOUT if about in rows]
-    verdict_rows = rows.melt(["mitigation"], abouts, "about", "verdict")
-    changed = verdict_rows[verdict_rows["verdict"].isin(_CHANGES)].merge(
-        result.effects, on=["mitigation", "about"]
-    )
+    verdicts = rows.melt(["mitigation"], abouts, "about", "verdict")
+    changed = verdicts.merge(result.effects, on=["mitigation", "about"])
     changes = [
         f"{row['mitigation']} {_CHANGES[row['verdict']]} {ABOUT_WORDS[row['about']]}: "
         f"{effect_words(row)}"
         for row in changed.to_dict("records")
+        if row["verdict"] in _CHANGES
     ]
-    answers = measured_answers(result)
-    baseline = ""
-    if len(answers):
-        baseline = (
-            f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are "
-            "right."
-        )
+    right = [
+        f" Without a mitigation {share:.0%} of the answers are right."
+        for share in measured_answers(result)["baseline"][:1]
+    ]
     outcomes = zip(rows["mitigation"], rows["answers"], strict=True)
-    answer_words = "; ".join(
-        f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes
-    )
+    tried = "; ".join(f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes)
     sentences = present(
         f"{'; '.join(changes) or 'No mitigation is shown to help or to hurt'}.",
-        f"Tried on {result.provenance.parameters['task']}: {answer_words}.{baseline}",
+        f"Tried on {result.provenance.parameters['task']}: {tried}.{''.join(right)}",
         where_read(result.provenance.parameters),
         *rows.get("sentence", ()),
     )
     return first_few(sentences)
-
-
-_CHANGES = {HELPS: "helps", HURTS: "hurts", LARGER: "raises", SMALLER: "lowers"}

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from typing import Any
+
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage
-from ostools.measure.probes.failure_stage import (
-    UNDECODABLE,
-    VERDICTS,
-    best_probe,
-    untrained_as_good,
-)
-from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
+from ostools.measure.probes.failure_stage import VERDICTS, best_probe, untrained_as_good
+from ostools.measure.probes.scores import DECODABLE, TESTS
 from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
-from ostools.reporting.findings import (
-    MOST,
-    as_one_finding,
-    first_few,
-    present,
-    where_read,
-    which_token,
-)
-from ostools.results import Frame, Row, frame_of
-
-_LENGTHS = {
-    SAME: "the same lengths",
-    BETWEEN: "interpolated lengths",
-    BEYOND: "extrapolated lengths",
-}
-UNDECODABLE_WORDS = (
-    "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes "
-    "that are not linear, and more examples, were not tried."
-)
-
+from ostools.reporting.findings import first_few, present, where_read, which_token
+from ostools.results import Frame, frame_of
 
 # --- where the answer is lost
 
@@ -71,12 +51,10 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
         f"{name}, mitigation {mitigation}: {_verdicts(group)}."
         for (mitigation, name), group in frame.groupby(["mitigation", "dtype"], sort=False)
     ]
-    if (frame["verdict"] == UNDECODABLE).any():
-        verdicts.append(UNDECODABLE_WORDS)
     answers = len(result.answers) > 0
     return [
         *([error_verdict(result).sentence, _answer_counts(result, dtype)] if answers else []),
-        as_one_finding(verdicts),
+        " ".join(verdicts),
         *([] if result.probes.frame.empty else [_probe_words(result.probes, dtype)]),
     ]
 
@@ -113,38 +91,29 @@ def probe_findings(result: Decodability) -> list[str]:
     """Where the prompt was read; for each dtype the best place and its controls."""
     dtypes = [str(name) for name in frame_of(result)["dtype"].unique() if name != "none"]
     places = [_probe_words(result, dtype) for dtype in dtypes]
-    return present(where_read(result.provenance.parameters), *first_few(places, MOST - 1))
+    return first_few(present(where_read(result.provenance.parameters), *places))
 
 
 def _probe_words(probes: Decodability, dtype: str) -> str:
     """The place where the probe is right most often, its share right by test, and those of its
-    controls.
+    controls, each with its interval.
     """
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
     alone = frame["site"] == "length"
     at_best = frame[["site", "layer", "dtype"]].eq([best["site"], best["layer"], dtype]).all(axis=1)
-    rows = frame.assign(name=frame["control"].mask(alone, "length alone"))[at_best | alone]
+    names = frame["control"].replace("none", "probe").mask(alone, "length alone")
+    rows = frame.assign(name=names)[at_best | alone]
     tests = [
-        _test_words(test, rows[rows["test"] == test].set_index("name"))
+        f"{test}: {', '.join(map(_right, of_test.to_dict('records')))}"
         for test in TESTS
-        if test in set(frame.loc[at_best, "test"])
+        if len(of_test := rows[rows["test"] == test])
     ]
-    return f"{dtype}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
+    return (
+        f"{dtype}: {best['finding']}. The probe is right most often at {best['site']}, layer "
+        f"{best['layer']}. {'; '.join(tests)}."
+    )
 
 
-def _test_words(test: str, rows: Frame) -> str:
-    """The share right by one test with its interval, and in brackets those of its controls."""
-    probe, shares = rows.loc["none"], rows["accuracy"].drop("none")
-    controls = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    interval = f"[{probe['low']:.0%}, {probe['high']:.0%}]"
-    if probe["high"] - probe["low"] == 1:  # of 0% to 100% nothing is known
-        interval = "(too few to say within what interval)"
-    return f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval} ({controls or 'no controls'})"
-
-
-def _at(row: Row) -> str:
-    """The place of a probe: at v^(l), at y, or between the two sublayers of a block."""
-    if row["site"] == "residual_mid":
-        return f"between attention and MLP of block {row['layer']}"
-    return f"at v^({row['layer']})" if row["site"] == "residual" else f"at {row['site']}"
+def _right(row: Mapping[Hashable, Any]) -> str:
+    return f"{row['name']} {row['accuracy']:.0%} [{row['low']:.0%}, {row['high']:.0%}]"

@@ -26,9 +26,6 @@ from ostools.reporting.findings import MOST, first_few, present
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
 from ostools.results import Column, Frame, frame_of
 
-_CHANGED = 3
-"""So many of the tokens that changed most are named."""
-
 
 def profile_findings(result: Profile) -> list[str]:
     """The verdict on the shape, then the first token's share of the sum, a sentence a
@@ -112,8 +109,8 @@ def head_scores_findings(result: HeadScores) -> list[str]:
 
 
 def attribution_findings(result: Attribution) -> list[str]:
-    """What the tokens and the biases or the remainder add up to, the token with the largest part,
-    and what is held.
+    """What the tokens and the biases or the remainder add up to, and the token with the largest
+    part.
     """
     table, parameters, rows = frame_of(result), result.provenance.parameters, result.of_tokens
     remainder, total = table.iloc[-1], float(table["contribution"].sum())
@@ -126,29 +123,19 @@ def attribution_findings(result: Attribution) -> list[str]:
             f"{total:.4g} before the soft-cap, {logit}, {float(parameters['logit_value']):.4g}, "
             "after it"
         )
-    largest = rows.loc[rows["contribution"].astype(float).abs().idxmax()]
-    note = (
-        "Patterns, norm scales and activations are held as they are on this prompt. A part is "
-        "not a cause."
-    )
-    if not parameters["complete"]:
-        note = (
-            f"A part is the {parameters['linearisation']} gradient times the token's embedding. "
-            f"Such parts do not add up to {logit}: the remainder is what is missing. A part is "
-            "not a cause."
-        )
+    values = rows["contribution"].astype(float)
+    largest = rows.loc[values.abs().idxmax()]
     return [
-        f"Tokens together {rows['contribution'].astype(float).sum():+.4g}, {remainder['part']} "
+        f"Tokens together {values.sum():+.4g}, {remainder['part']} "
         f"{remainder['contribution']:+.4g}: {sum_of}.",
         f"The largest part of a token is that of {named_token(largest)}: "
         f"{largest['contribution']:+.4g}.",
-        note,
     ]
 
 
 def change_findings(result: Change) -> list[str]:
-    """The median ratio of each linearisation, the tokens that changed most, what differs, and the
-    number of tokens without a ratio.
+    """The median ratio of each linearisation, what differs, and the number of tokens without a
+    ratio.
     """
     table, every = frame_of(result), result.summary
     summary: Frame = every[every["layer"] == every["layer"].min()]
@@ -159,34 +146,13 @@ def change_findings(result: Change) -> list[str]:
         for row in summary.to_dict("records")
     ]
     left_out = int(table["ratio"].isna().sum())
+    differ = ", ".join(result.provenance.parameters["differ"]) or "neither model nor edits"
     return present(
-        *first_few(ratios, MOST - 3),
-        _changed_most(table, summary),
-        (
-            "The two differ in: "
-            f"{', '.join(result.provenance.parameters['differ']) or 'neither model nor edits'}."
-        ),
+        *first_few(ratios, MOST - 2),
+        f"The two differ in: {differ}.",
         f"No ratio: ratios left out, where the first norm is rounding: {left_out}."
         if left_out
         else "",
-    )
-
-
-def _changed_most(table: Frame, summary: Frame) -> str:
-    """The three tokens with the ratio furthest from 1, of the first linearisation and norm of the
-    summary; empty without a ratio.
-    """
-    first = summary[["linearisation", "norm", "layer"]].iloc[0]
-    rows = table[(table[list(first.index)] == first).all(axis=1) & (table["ratio"] > 0)]
-    distance = np.log(rows["ratio"].astype(float)).abs()
-    rows = rows.loc[distance.nlargest(_CHANGED).index]
-    words = ", ".join(
-        f"{named_token(row)} ×{number(float(row['ratio']))}" for _, row in rows.iterrows()
-    )
-    return (
-        f"Changed most ({first['linearisation']}, {NORMS[str(first['norm'])]}): {words}."
-        if words
-        else ""
     )
 
 

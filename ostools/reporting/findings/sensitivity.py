@@ -18,7 +18,7 @@ from ostools.measure import Comparison, Profile, Sensitivity, of_text
 from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.jacobian.norms import WIDE
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
-from ostools.reporting.findings import present, shape_sentence, where_read
+from ostools.reporting.findings import SHAPES, present, where_read
 from ostools.reporting.style import draw, theme
 from ostools.results import Frame, Row, frame_of
 
@@ -60,12 +60,9 @@ def _largest_and_smallest(profile: Frame, norm_words: str) -> str:
     """Of the text's tokens; with the share that those of a chat template have."""
     rows, total = of_text(profile), float(profile["norm"].sum())
     top, low = rows.loc[rows["norm"].idxmax()], rows.loc[rows["norm"].idxmin()]
-    spread = f"these two norms are a factor of {number(ratio(top['norm'], low['norm']))} apart"
-    if zeros := int(rows["norm"].eq(0).sum()):
-        spread = f"the norms of {zeros} of {len(rows)} tokens are exactly 0"
     words = (
         f"most to {named_token(top)}, {norm_words} {number(top['norm'])}, and least to "
-        f"{named_token(low)}, {number(low['norm'])}; {spread}."
+        f"{named_token(low)}, {number(low['norm'])}."
     )
     if len(rows) == len(profile):
         return words
@@ -85,8 +82,7 @@ def _frozen_share(profiles: Mapping[str, Frame], kind: str) -> str:
     low, middle, high = (number(float(value)) for value in np.quantile(shares, (0, 0.5, 1)))
     return (
         f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} "
-        f"times the real one in the median over tokens (from {low} to {high}). A bound of the "
-        "frozen derivative does not bound the real one."
+        f"times the real one in the median over tokens (from {low} to {high})."
     )
 
 
@@ -165,7 +161,7 @@ def shape_findings(result: Profile) -> list[str]:
     )
     kind = METHOD_KINDS[str(result.frame["method"].iloc[0])].capitalize()
     return [
-        shape_sentence(str(row["verdict"]), "this one prompt"),
+        SHAPES[str(row["verdict"])][1].format("this one prompt"),
         f"{kind}, {row.name} derivative: the last third of the tokens has {end} the norm of the "
         f"middle third; the first third has {start}.",
     ]

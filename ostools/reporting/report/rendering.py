@@ -103,7 +103,7 @@ def overview(measured: Measurements) -> dict[str, Figure]:
         alt_text = f"{caption}. {words}"
         figures[section] = Figure(f"overview-{section}", chart, caption, alt_text)
 
-    curves, answers = measured.collapses, measured.evaluations
+    curves, answers = measured.of("collapse"), measured.of("evaluate")
     if (nearest := nearest_to_noise(curves)) is not None:
         task, dtype, verdict = by_first_hidden(curves)[0]
         if not verdict.ranges:
@@ -111,9 +111,8 @@ def overview(measured: Measurements) -> dict[str, Figure]:
         (result,) = (result for result in curves if task_of(result) == task)
         chart = distance_chart(result, dtype, *SMALL)
         add("collapse", chart, f"Distance of the pair and noise, {task}", pair_verdict(curves))
-    if measured.position is not None:
-        words = " ".join(contrast_words(measured.position))
-        chart = position_layers(measured.position, *SMALL)
+    for result in measured.of("position"):
+        words, chart = " ".join(contrast_words(result)), position_layers(result, *SMALL)
         add("position", chart, "Sensitivity by position in natural text", words)
     if answers:
         right = (f"{task_of(result)}: {answer_counts(result)[0]} right" for result in answers)

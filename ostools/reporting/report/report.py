@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from ostools import tasks
 from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths
@@ -19,13 +22,14 @@ from ostools.ground.progress import name_part
 from ostools.ground.whole_numbers import in_a_row
 from ostools.measure import Unloaded, measurement
 from ostools.measure.prompts import as_prompt
+from ostools.mitigations.passes import own_windows
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from ostools.models.untrained import shared_untrained_models
 from ostools.reporting.page.page import loading, stored_at
 from ostools.reporting.sections import SECTIONS
-from ostools.reporting.sections.extent import NOT_QUICK, extent_of
-from ostools.reporting.sections.records import LeftOut, Measurements, Measuring, ReportPlan
+from ostools.reporting.sections.extent import LONGEST_WINDOW, NOT_QUICK, extent_of
+from ostools.reporting.sections.records import Measurements, Measuring, ReportPlan
 from ostools.results import Provenance, checked_output, write_atomically
 
 ONES = 32
@@ -95,7 +99,7 @@ def report(
     else:
         of_sequences = lengths = checked_lengths(lengths)
     measured = measure(model, encoded, of_sequences, names, progress, quick)
-    if measured.empty:
+    if not measured.results:
         reasons = "; ".join(": ".join(omission) for omission in measured.left_out[:1])
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
     from ostools.reporting.report.rendering import render_report  # what draws is imported then
@@ -118,7 +122,12 @@ def measure(
 ) -> Measurements:
     """Results of the sections; None: of all but what takes long at this size (`only_by_name`)."""
     ids, shape = tuple(prompt.ids.tolist()), Shape.of(model)
-    plan = _plan(shape, len(ids), lengths, sections, quick)
+    # One pass holds all lengths of ones: they go on past the model's sliding window.
+    windows = [window for window in own_windows(model).values() if window <= LONGEST_WINDOW]
+    of_ones = sorted({*lengths, *range(32, max(windows, default=0) + 32, 32)})
+    dtype = next(model.parameters()).dtype
+    plan = _plan(shape, len(ids), lengths, sections, quick, dtype)
+    plan = replace(plan, of_ones=tuple(of_ones))
     names = [name for name in SECTIONS if sections is None or name in sections]
     settings = {"lengths": lengths, "sections": names} | ({"quick": True} if quick else {})
     measured = Measurements(
@@ -127,7 +136,7 @@ def measure(
     )
     if sections is None:
         reasons = only_by_name(shape, len(ids), quick)
-        measured.left_out += [LeftOut(name, reason) for name, reason in reasons.items()]
+        measured.left_out += reasons.items()
     measured.reduced = plan.extent.words(quick)
     # What two sections share is measured once.
     run = Measuring(model, prompt, plan, measured, progress)
@@ -154,7 +163,7 @@ def report_memory(
     quick: bool = False,
 ) -> int:
     """Bytes of the largest section of a report; None: of those that are measured by default."""
-    plan = _plan(model.shape, model.pos(prompt), lengths, sections, quick)
+    plan = _plan(model.shape, model.pos(prompt), lengths, sections, quick, model.dtype)
     sizes = [size for name in plan.names for size in SECTIONS[name].memory(model, plan)]
     return max(sizes, default=0)
 
@@ -173,13 +182,19 @@ def only_by_name(shape: Shape, pos: int, quick: bool = False) -> dict[str, str]:
 
 
 def _plan(
-    shape: Shape, pos: int, lengths: Sequence[int], sections: Collection[str] | None, quick: bool
+    shape: Shape,
+    pos: int,
+    lengths: Sequence[int],
+    sections: Collection[str] | None,
+    quick: bool,
+    dtype: torch.dtype,
 ) -> ReportPlan:
     dear = only_by_name(shape, pos, quick)
     names = [
         name for name in SECTIONS if (name not in dear if sections is None else name in sections)
     ]
-    return ReportPlan(tuple(names), tuple(lengths), pos, extent_of(shape, quick))
+    extent, name = extent_of(shape, quick), str(dtype).removeprefix("torch.")
+    return ReportPlan(tuple(names), tuple(lengths), tuple(lengths), pos, extent, name)
 
 
 # --- the command that makes it again

@@ -40,14 +40,14 @@ CAVEATS = (
 def run_section(measured: Measurements) -> Section:
     """Provenance, the prompt, and what was left out."""
     parts = [Part(terms=origin_terms(measured.provenance))]
-    if measured.sensitivity or measured.layers or measured.attention:
+    if {"sensitivity", "layers", "attention"} & measured.results.keys():
         parts.append(Part("The prompt whose tokens are measured", quote=measured.prompt))
     if measured.reduced:
         parts.append(
             Part("Less than in a full report of a small model", findings=[measured.reduced])
         )
     if measured.left_out:
-        omissions = [f"{omission.section}: {omission.reason}" for omission in measured.left_out]
+        omissions = [f"{section}: {reason}" for section, reason in measured.left_out]
         parts.append(Part("Left out, and why", items=omissions))
     return Section("run", "What was run", "What was run", "", parts)
 
@@ -68,7 +68,7 @@ def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
         "model": title_of(model),
         "revision": str(model.get("revision") or "none (not from a hub)"),
         "stored as": model.get("quantisation"),
-        "weights (sha256)": str(model.get("weight_hash")),
+        "weights (XXH3)": str(model.get("weight_hash")),
         "architecture": f"{model.get('architecture')}, {size}",
         "dtype, device": computed_on(model) + (f", {attention} attention" if attention else ""),
         "time": provenance.time,

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ostools.ground import InputError, Progress
-from ostools.measure import Evaluation, Unloaded, bytes_of, evaluate, failure_stage, study
+from ostools.ground import InputError
+from ostools.measure import Evaluation, FailureStage, Study, evaluate, failure_stage, study
 from ostools.measure.probes.wrong_answers import HIDDEN, NONE_WRONG, UNTOLD, WRONG_APART
 from ostools.measure.study.verdicts import HELPS, UNCHANGED
 from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.effects import measured_answers
 from ostools.reporting.findings.probes import error_verdict
-from ostools.reporting.page.section import (
-    DETECTED,
-    NOT_DETECTED,
-    OPEN,
-    UNTESTED,
-    Part,
-    block,
-    tables_of,
-)
+from ostools.reporting.page.section import DETECTED, NOT_DETECTED, OPEN, UNTESTED, Part, block
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.records import (
+    Calls,
     Measurements,
     Measuring,
     ReportPlan,
     ReportSection,
     dear_from,
+    forecasts,
+    measures,
 )
 from ostools.results import Frame
 
@@ -54,29 +49,17 @@ FAILURE_STAGE_LEAD = (
 # --- what the model answers
 
 
-def _answers(run: Measuring, task: str, part: Progress | None) -> Evaluation:
-    return evaluate(run.model, task, progress=part, **run.plan.extent.answers)
-
-
-def _measure_answers(run: Measuring) -> None:
+def _answers(plan: ReportPlan) -> Calls:
     """Answers to each task, those that hold no answer in the form of the prompt among them."""
-    run.measured.evaluations = run.by_name(
-        "evaluate", extent.EVALUATION, lambda name, part: _answers(run, name, part)
-    )
+    return {name: (evaluate, {"task": name, **plan.extent.answers}) for name in extent.EVALUATION}
 
 
-def _answers_memory(model: Unloaded, plan: ReportPlan) -> list[int]:
-    options = plan.extent.answers
-    return [bytes_of(evaluate, model, task=name, **options) for name in extent.EVALUATION]
-
-
-def _answers_state(measured: Measurements) -> str:
+def _answers_state(results: list[Evaluation]) -> str:
     """Found where a read answer is wrong; cut off, or something else, is neither."""
-    results = measured.evaluations
     if any(result.wrong for result in results):
         return DETECTED
     has_unread = any(result.read < answer_counts(result)[1] for result in results)
-    return OPEN if has_unread else NOT_DETECTED if results else UNTESTED
+    return OPEN if has_unread else NOT_DETECTED
 
 
 def _evaluation_parts(measured: Measurements) -> list[Part]:
@@ -89,7 +72,7 @@ def _evaluation_parts(measured: Measurements) -> list[Part]:
             title=task_of(result),
             leads="Evaluation",
         )
-        for index, result in enumerate(measured.evaluations)
+        for index, result in enumerate(measured.of("evaluate"))
     ]
 
 
@@ -98,8 +81,8 @@ EVALUATE = ReportSection(
     "What the model answers",
     "Evaluation",
     EVALUATION_LEAD,
-    _measure_answers,
-    _answers_memory,
+    measures("evaluate", _answers),
+    forecasts(_answers),
     _evaluation_parts,
     ("Wrong answers", "does the model err on a task?"),
     _answers_state,
@@ -108,27 +91,30 @@ EVALUATE = ReportSection(
 # --- what helps
 
 
-def _measure_study(run: Measuring) -> None:
-    """The study, on the task that `task_with_room` names."""
-    unmitigated = run.measured.evaluations or run.by_name(
-        "mitigations", extent.EVALUATION, lambda name, part: _answers(run, name, part)
-    )
-    options = _study_options(run.plan)
-    run.measured.study = run.measure(
-        "mitigations",
-        lambda part: study(
-            run.model, task_with_room(unmitigated), dtypes=(), progress=part, **options
-        ),
-    )
-
-
-def _study_options(plan: ReportPlan) -> dict[str, Any]:
+def _study_of(plan: ReportPlan, task: str) -> Mapping[str, Any]:
     return {
+        "task": task,
         "lengths": extent.STUDY_LENGTHS,
         "mitigations": extent.MITIGATIONS,
         "seeds": plan.extent.study_seeds,
         "measures": plan.extent.study_measures,
     }
+
+
+def _measure_study(run: Measuring) -> None:
+    """The study, on the task that `task_with_room` names."""
+    if not run.measured.of("evaluate"):
+        run.call("mitigations", _answers(run.plan), key="unmitigated")
+    unmitigated = run.measured.of("evaluate") or run.measured.of("unmitigated")
+    run.measure(
+        "mitigations",
+        lambda progress: study(
+            run.model,
+            dtypes=(),
+            progress=progress,
+            **_study_of(run.plan, task_with_room(unmitigated)),
+        ),
+    )
 
 
 def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
@@ -150,17 +136,15 @@ def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
     return min(rooms, key=lambda task: rooms[task])
 
 
-def _study_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
-    options = _study_options(plan)
-    studies = [bytes_of(study, model, task=name, **options) for name in extent.EVALUATION]
-    return [*_answers_memory(model, plan), *studies]
+def _studies(plan: ReportPlan) -> Calls:
+    """All that may be measured: the answers, and a study of each task."""
+    studies = {f"study {name}": (study, _study_of(plan, name)) for name in extent.EVALUATION}
+    return {**_answers(plan), **studies}
 
 
-def _study_state(measured: Measurements) -> str:
+def _study_state(results: list[Study]) -> str:
     """Not tested where every answer is right without one: nothing can help there."""
-    if measured.study is None:
-        return UNTESTED
-    kinds, answers = set(measured.study.verdicts["answers"]), measured_answers(measured.study)
+    kinds, answers = set(results[0].verdicts["answers"]), measured_answers(results[0])
     if answers.empty or float(answers["baseline"].iloc[0]) == 1 or kinds <= {UNCHANGED}:
         return UNTESTED
     return DETECTED if HELPS in kinds else OPEN if UNDECIDED_ANSWERS in kinds else NOT_DETECTED
@@ -168,11 +152,9 @@ def _study_state(measured: Measurements) -> str:
 
 def _study_parts(measured: Measurements) -> list[Part]:
     """Every mitigation against none."""
-    study = measured.study
-    if study is None:
-        return []
-    caption = f"Mitigations against none, {study.provenance.parameters['task']}"
-    return [block(study, "mitigations-chart", caption, leads="Mitigations")]
+    (result,) = measured.of("mitigations")
+    caption = f"Mitigations against none, {result.provenance.parameters['task']}"
+    return [block(result, "mitigations-chart", caption, leads="Mitigations")]
 
 
 MITIGATIONS = ReportSection(
@@ -181,7 +163,7 @@ MITIGATIONS = ReportSection(
     "Mitigations",
     MITIGATIONS_LEAD,
     _measure_study,
-    _study_memory,
+    forecasts(_studies),
     _study_parts,
     ("Mitigations", "does one make more answers right?"),
     _study_state,
@@ -192,44 +174,32 @@ MITIGATIONS = ReportSection(
 # --- where the answer is lost
 
 
-def _measure_failure_stage(run: Measuring) -> None:
-    options = _failure_stage_options(run.plan, str(next(run.model.parameters()).dtype))
-    run.measured.failure_stage = run.measure(
-        "failure-stage", lambda part: failure_stage(run.model, progress=part, **options)
-    )
-
-
-def _failure_stage_options(plan: ReportPlan, dtype: str) -> dict[str, Any]:
+def _stages(plan: ReportPlan) -> Calls:
     """In the dtype in which the model answers."""
-    return {
+    options = {
         "task": extent.FAILURE_STAGE_TASK,
         "lengths": extent.FAILURE_STAGE_LENGTHS,
         "seeds": plan.extent.stage_seeds,
-        "dtypes": (dtype.removeprefix("torch."),),
+        "dtypes": (plan.dtype,),
         "random_weights": plan.extent.untrained,
     }
-
-
-def _failure_stage_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
-    yield bytes_of(failure_stage, model, **_failure_stage_options(plan, str(model.dtype)))
+    return {"": (failure_stage, options)}
 
 
 def _failure_stage_parts(measured: Measurements) -> list[Part]:
     """Where each answer is lost: verdicts by length, and the probes place by place."""
-    result = measured.failure_stage
-    if result is None:
-        return []
-    caption = f"Where answers are lost, {result.provenance.parameters['task']}"
-    more = [Part("The probes", tables=tables_of(result.probes))]
-    return [block(result, "failure-stage-chart", caption, leads="Where it is lost", more=more)]
+    (result,) = measured.of("failure-stage")
+    task = result.provenance.parameters["task"]
+    lost = block(
+        result, "failure-stage-chart", f"Where answers are lost, {task}", leads="Where it is lost"
+    )
+    return [lost, block(result.probes, "probes-chart", f"What probes decode, {task}")]
 
 
-def _failure_stage_state(measured: Measurements) -> str:
+def _failure_stage_state(results: list[FailureStage]) -> str:
     """Found where the wrong answers fall where rounding hides n from n + 1."""
-    if measured.failure_stage is None:
-        return UNTESTED
     states = {HIDDEN: DETECTED, WRONG_APART: NOT_DETECTED, UNTOLD: OPEN, NONE_WRONG: UNTESTED}
-    return states[error_verdict(measured.failure_stage).verdict]
+    return states[error_verdict(results[0]).verdict]
 
 
 FAILURE_STAGE = ReportSection(
@@ -237,8 +207,8 @@ FAILURE_STAGE = ReportSection(
     "Where is the answer lost?",
     "Where it is lost",
     FAILURE_STAGE_LEAD,
-    _measure_failure_stage,
-    _failure_stage_memory,
+    measures("failure-stage", _stages),
+    forecasts(_stages),
     _failure_stage_parts,
     (
         "Errors where hidden",

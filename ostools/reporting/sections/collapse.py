@@ -4,15 +4,11 @@ pair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from ostools import tasks
-from ostools.ground import Progress
-from ostools.measure import Collapse, bytes_of, collapse
+from ostools.measure import Collapse, collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
-from ostools.mitigations.passes import own_windows
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import (
     by_first_hidden,
@@ -31,12 +27,15 @@ from ostools.reporting.page.section import (
     block,
     frame_table,
 )
-from ostools.reporting.sections.extent import LARGE, LONGEST_WINDOW, ONES
+from ostools.reporting.sections.extent import LARGE, ONES
 from ostools.reporting.sections.records import (
+    Calls,
     Measurements,
-    Measuring,
+    ReportPlan,
     ReportSection,
     dear_from,
+    forecasts,
+    measures,
 )
 
 QUESTIONS = {
@@ -72,36 +71,23 @@ _MEDIANS = (
 )
 
 
-def _lengths_of(run: Measuring, task: str) -> list[int]:
-    """One pass holds all lengths of ones: they go on past the model's sliding window."""
-    lengths = run.plan.lengths
-    if task != ONES:
-        return list(lengths)
-    windows = [window for window in own_windows(run.model).values() if window <= LONGEST_WINDOW]
-    return sorted({*lengths, *range(32, max(windows, default=0) + 32, 32)})
-
-
-def _curve(run: Measuring, task: str, dtypes: Sequence[str], part: Progress | None) -> Collapse:
-    return collapse(run.model, task, lengths=_lengths_of(run, task), dtypes=dtypes, progress=part)
-
-
-def _measure_collapse(run: Measuring) -> None:
+def _curves(plan: ReportPlan) -> Calls:
     """Figure 5's prompts, the model cast."""
-    casts = run.plan.extent.casts
-    run.measured.collapses = run.by_name(
-        "collapse", tasks.FIGURE_5, lambda task, part: _curve(run, task, casts, part)
-    )
+    lengths = dict.fromkeys(tasks.FIGURE_5, plan.lengths) | {ONES: plan.of_ones}
+    return {
+        task: (collapse, {"task": task, "lengths": lengths[task], "dtypes": plan.extent.casts})
+        for task in tasks.FIGURE_5
+    }
 
 
-def _measure_precision(run: Measuring) -> None:
+def _precisions(plan: ReportPlan) -> Calls:
     """The curve of ones in every format."""
-    formats = run.plan.extent.formats
-    run.measured.precision = run.measure("precision", lambda part: _curve(run, ONES, formats, part))
+    options = {"task": ONES, "lengths": plan.of_ones, "dtypes": plan.extent.formats}
+    return {ONES: (collapse, options)}
 
 
-def _state(measured: Measurements) -> str:
-    cases = by_first_hidden(measured.collapses)
-    kinds = {verdict.kind for *_, verdict in cases} - {OVERFLOWS}
+def _state(results: list[Collapse]) -> str:
+    kinds = {verdict.kind for *_, verdict in by_first_hidden(results)} - {OVERFLOWS}
     if kinds & {TO_THE_END, IN_A_RANGE}:
         return DETECTED
     return OPEN if UNDECIDED in kinds else NOT_DETECTED if kinds else UNTESTED
@@ -111,9 +97,7 @@ def _collapse_parts(measured: Measurements) -> list[Part]:
     """All prompts together (which precision hides the pair first, and on which the distance falls),
     then a block for each of Figure 5's, under its question.
     """
-    results = measured.collapses
-    if not results:
-        return []
+    results = measured.of("collapse")
     where = {
         task_of(result): {dtype: verdict.where for dtype, verdict in verdicts_at_y(result).items()}
         for result in results
@@ -141,9 +125,7 @@ def _precision_parts(measured: Measurements) -> list[Part]:
     """Parts stored in few bits, on one prompt."""
     from ostools.reporting.charts.collapse_parts import precision_chart
 
-    result = measured.precision
-    if result is None:
-        return []
+    (result,) = measured.of("precision")
     caption = f"Which part of low precision hides the pair, {task_of(result)}"
     tables = [frame_table(f"{task_of(result)}: {_MEDIANS}", tails(result))]
     return [
@@ -163,11 +145,8 @@ COLLAPSE = ReportSection(
     "Representational collapse (Theorem 4.2, Figure 5)",
     "Collapse",
     COLLAPSE_LEAD,
-    _measure_collapse,
-    lambda model, plan: (
-        bytes_of(collapse, model, task=task, lengths=plan.lengths, dtypes=plan.extent.casts)
-        for task in tasks.FIGURE_5
-    ),
+    measures("collapse", _curves),
+    forecasts(_curves),
     _collapse_parts,
     ("Pair hidden", "is the pair closer than the rounding noise of its difference?"),
     _state,
@@ -177,10 +156,8 @@ PRECISION = ReportSection(
     "Precision (Section 4)",
     "Precision",
     PRECISION_LEAD,
-    _measure_precision,
-    lambda model, plan: [
-        bytes_of(collapse, model, task=ONES, lengths=plan.lengths, dtypes=plan.extent.formats)
-    ],
+    measures("precision", _precisions),
+    forecasts(_precisions),
     _precision_parts,
     dear=dear_from(LARGE, "and every format is a pass of its own"),
 )

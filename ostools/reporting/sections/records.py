@@ -8,24 +8,15 @@ and the page itself follow from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ostools.ground import InputError, Progress, part_of
 from ostools.ground.progress import name_part
 from ostools.hooks import HookError
-from ostools.measure import (
-    Attention,
-    Collapse,
-    Comparison,
-    Evaluation,
-    FailureStage,
-    PositionEffect,
-    Profile,
-    Sensitivity,
-    Study,
-)
+from ostools.measure import bytes_of
 from ostools.mitigations import MitigationError
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -37,59 +28,42 @@ if TYPE_CHECKING:
     from ostools.ground import TransformerBridge
     from ostools.measure import Unloaded
 
-Outcome = TypeVar("Outcome")
-
-
-class LeftOut(NamedTuple):
-    """Something that a section does not show, and why."""
-
-    section: str
-    reason: str
+Calls: TypeAlias = Mapping[str, tuple[Callable[..., Result], Mapping[str, Any]]]
+"""Measurements with their options, by the subject that a refusal names."""
 
 
 @dataclass
 class Measurements:
-    """Results of a run: a section of the report exists where its data do.
+    """Results of a run, by section: a section of the report exists where its results do.
 
-    collapses: a result for each prompt of Figure 5, the model cast. precision: one of the prompts
-    again, with parts stored in few bits.
-    sensitivity: at the embeddings; layers: at every layer. reduced: words on what is less than on a
-    small model.
+    "sensitivity" is of the embeddings, with its "profile" and "comparison"; "unmitigated" are
+    answers that only the study needs. left_out: section and reason. reduced: words on what is less
+    than on a small model.
     """
 
     provenance: Provenance
     prompt: str
-    collapses: list[Collapse] = field(default_factory=list)
-    precision: Collapse | None = None
-    sensitivity: Sensitivity | None = None
-    layers: Sensitivity | None = None
-    profile: Profile | None = None
-    position: PositionEffect | None = None
-    comparison: Comparison | None = None
-    attention: Attention | None = None
-    evaluations: list[Evaluation] = field(default_factory=list)
-    failure_stage: FailureStage | None = None
-    study: Study | None = None
-    left_out: list[LeftOut] = field(default_factory=list)
+    results: dict[str, list[Any]] = field(default_factory=dict)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
     reduced: str = ""
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was measured on the model."""
-        lists = self.collapses or self.evaluations
-        return not lists and not any(isinstance(value, Result) for value in vars(self).values())
+    def of(self, name: str) -> list[Any]:
+        """The results of that name."""
+        return self.results.get(name, [])
 
 
 @dataclass(frozen=True)
 class ReportPlan:
-    """What a report measures: the names of its sections, lengths of collapse, tokens of the prompt,
-    how much of each.
+    """What a report measures: the names of its sections, lengths of collapse (and of the prompt of
+    ones), tokens of the prompt, how much of each, in which dtype the model answers.
     """
 
     names: tuple[str, ...]
     lengths: tuple[int, ...]
+    of_ones: tuple[int, ...]
     pos: int
     extent: Extent
+    dtype: str
 
 
 @dataclass
@@ -107,31 +81,52 @@ class Measuring:
     def measure(
         self,
         section: str,
-        work: Callable[[Progress | None], Outcome],
+        work: Callable[..., Any],
         subject: str = "",
         part: tuple[int, int] = (0, 1),
-    ) -> Outcome | None:
-        """Outcome of `work`; None where it is refused. part: which of how many of its section."""
+        key: str = "",
+    ) -> Any:
+        """Outcome of `work(progress=...)`, which is kept by its section, or `key`; None where it is
+        refused.
+
+        part: which of how many of its section.
+        """
         names, (index, count) = self.plan.names, part
         start = names.index(section) * count + index
         name_part(f"section {section}, {1 + names.index(section)} of {len(names)}")
+        part_of_all = part_of(self.progress, start, start + 1, len(names) * count)
         try:
-            return work(part_of(self.progress, start, start + 1, len(names) * count, units=1000))
+            outcome = work(progress=part_of_all)
         except (InputError, HookError, MitigationError) as error:
-            self.measured.left_out.append(LeftOut(section, f"{subject}{error}"))
+            self.measured.left_out.append((section, f"{subject}{error}"))
             return None
+        self.measured.results.setdefault(key or section, []).append(outcome)
+        return outcome
 
-    def by_name(
-        self, section: str, names: Collection[str], work: Callable[[str, Progress | None], Outcome]
-    ) -> list[Outcome]:
-        """The outcomes by name; the reasons of refusals are noted with their names."""
-        outcomes = [
+    def call(self, section: str, calls: Calls, key: str = "") -> None:
+        """Measure each of the calls."""
+        for index, (name, (function, options)) in enumerate(calls.items()):
             self.measure(
-                section, lambda part, name=name: work(name, part), f"{name}: ", (index, len(names))
+                section,
+                partial(function, self.model, **options),
+                f"{name}: " if len(calls) > 1 else "",
+                (index, len(calls)),
+                key,
             )
-            for index, name in enumerate(names)
-        ]
-        return [outcome for outcome in outcomes if outcome is not None]
+
+
+def measures(section: str, calls: Callable[[ReportPlan], Calls]) -> Callable[[Measuring], None]:
+    """What measures the calls of a section."""
+    return lambda run: run.call(section, calls(run.plan))
+
+
+def forecasts(
+    calls: Callable[[ReportPlan], Calls],
+) -> Callable[[Unloaded, ReportPlan], list[int]]:
+    """What forecasts the memory of each of the calls."""
+    return lambda model, plan: [
+        bytes_of(function, model, **options) for function, options in calls(plan).values()
+    ]
 
 
 def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[Shape, int], str]:
@@ -155,11 +150,11 @@ class ReportSection:
     """One section of the report.
 
     name: of `report(sections=...)`, and the anchor on the page. measure: fills `measured`; two
-    sections may share one. memory: bytes that its parts hold beside the model, each at its time. parts: the
-    blocks of its results, empty where there are none; those that lead have a headline on the first
-    screen. question: the name and the rule of its field of the strip there; state: its word, of
-    what was measured. dear: why a model of that shape has the section only where
-    it is named; empty where it has it always.
+    sections may share one. memory: bytes that its parts hold beside the model, each at its time.
+    parts: the blocks of its results; those that lead have a headline on the first screen. question:
+    the name and the rule of its field of the strip there; state: its word, of the section's
+    results. dear: why a model of that shape has the section only where it is named; empty where it
+    has it always.
     """
 
     name: str
@@ -170,15 +165,18 @@ class ReportSection:
     memory: Callable[[Unloaded, ReportPlan], Iterable[int]]
     parts: Callable[[Measurements], Sequence[Part]]
     question: tuple[str, str] = ("", "")
-    state: Callable[[Measurements], str] = lambda measured: UNTESTED
+    state: Callable[[list[Any]], str] = lambda results: UNTESTED
     dear: Callable[[Shape, int], str] = lambda shape, pos: ""
 
     def section(self, measured: Measurements) -> Section | None:
-        """The section on the page; None where its data are absent."""
-        parts = self.parts(measured)
-        return Section(self.name, self.title, self.nav, self.lead, parts) if parts else None
+        """The section on the page; None where its results are absent."""
+        if not measured.of(self.name):
+            return None
+        return Section(self.name, self.title, self.nav, self.lead, self.parts(measured))
 
     def verdict(self, measured: Measurements, is_present: bool) -> StripField:
         """Its field of the strip, which leads to the section where that is present."""
+        results = measured.of(self.name)
+        state = self.state(results) if results else UNTESTED
         link, good = self.name if is_present else "", self.name == "mitigations"
-        return StripField(self.question[0], self.state(measured), self.question[1], link, good)
+        return StripField(self.question[0], state, self.question[1], link, good)

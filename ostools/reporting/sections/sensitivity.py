@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 from ostools.measure import (
     Comparison,
+    PositionEffect,
     Sensitivity,
     Unloaded,
     attention,
@@ -23,17 +25,16 @@ from ostools.measure import (
 from ostools.measure.bounds.variants import undescribed
 from ostools.models.untrained import bytes_with_untrained
 from ostools.reporting.findings import SHAPES
-from ostools.reporting.page.section import OVER_SQUASHING, UNTESTED, Part, block
+from ostools.reporting.page.section import OVER_SQUASHING, Part, block
 from ostools.reporting.sections.extent import DEAR, PASSAGE_TOKENS
 from ostools.reporting.sections.records import (
-    LeftOut,
     Measurements,
     Measuring,
     ReportPlan,
     ReportSection,
     dear_from,
 )
-from ostools.results import Chart, Frame, frame_of
+from ostools.results import Chart, Frame, Looks, frame_of
 
 CHART_VARIANTS = ("local", "proof", "theorem-b5")
 """The variants in the chart; the table has all that were computed."""
@@ -71,48 +72,56 @@ POSITION_LEAD = (
 
 def _measure_profiles(run: Measuring) -> None:
     """Sensitivity at the embeddings and at every layer in one pass, with shape and path sums."""
-    measured, names = run.measured, run.plan.names
-    layers = "all" if "layers" in names else (0,)
+    names, results = run.plan.names, run.measured.results
     section = "sensitivity" if "sensitivity" in names else "layers"
     norms = run.measure(
         section,
-        lambda part: sensitivity(run.model, run.prompt, layers=layers, progress=part),
+        partial(sensitivity, run.model, run.prompt, layers=_layers(run.plan)),
         part=(0, 2),
+        key="layers",
     )
-    if norms is None:
+    if norms is None or section == "layers":
         return
-    measured.layers = norms if "layers" in names else None
-    if section == "sensitivity":
-        rows: Frame = frame_of(norms)
-        measured.sensitivity = replace(norms, frame=rows[rows["layer"] == 0].reset_index(drop=True))
-        measured.profile = run.measure(section, lambda part: profile(norms))
-        _measure_bounds(run, measured.sensitivity)
+    if "layers" not in names:
+        del results["layers"]
+    rows: Frame = frame_of(norms)
+    of_embeddings = replace(norms, frame=rows[rows["layer"] == 0].reset_index(drop=True))
+    results["sensitivity"] = [of_embeddings]
+    run.measure(section, lambda progress: profile(norms), key="profile")
+    _measure_bounds(run, of_embeddings)
+
+
+def _layers(plan: ReportPlan) -> Literal["all"] | tuple[int]:
+    return "all" if "layers" in plan.names else (0,)
 
 
 def _measure_bounds(run: Measuring, norms: Sensitivity) -> None:
     """Path sums beside the norms, without the forms that the model's blocks do not allow."""
     extent, left_out = run.plan.extent, run.measured.left_out
     if not extent.forms:
-        left_out.append(LeftOut("sensitivity", NO_BOUNDS))
+        left_out.append(("sensitivity", NO_BOUNDS))
         return
     reasons = undescribed(run.model, list(extent.forms))
-    left_out += [LeftOut("sensitivity", f"{name}: {reason}") for name, reason in reasons.items()]
+    left_out += [("sensitivity", f"{name}: {reason}") for name, reason in reasons.items()]
     variants = [name for name in extent.forms if name not in reasons]
     sums = partial(bounds, run.model, run.prompt, variants=variants, mlp_norm=extent.mlp_norm)
     # What is believed `compare` says, by the norms that are measured already.
-    paths = run.measure("sensitivity", lambda part: sums(believe=False, progress=part), part=(1, 2))
-    run.measured.comparison = compare(norms, paths) if paths is not None else None
+    run.measure(
+        "sensitivity",
+        lambda progress: compare(norms, sums(believe=False, progress=progress)),
+        part=(1, 2),
+        key="comparison",
+    )
 
 
 def _profiles_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
-    layers = "all" if "layers" in plan.names else (0,)
-    yield bytes_of(sensitivity, model, plan.pos, layers=layers)
+    yield bytes_of(sensitivity, model, plan.pos, layers=_layers(plan))
     if plan.extent.forms:
         yield bytes_of(bounds, model, plan.pos, variants=plan.extent.forms)
 
 
 def _measure_attention(run: Measuring) -> None:
-    run.measured.attention = run.measure("attention", lambda part: attention(run.model, run.prompt))
+    run.measure("attention", lambda progress: attention(run.model, run.prompt))
 
 
 def _measure_position(run: Measuring) -> None:
@@ -127,7 +136,7 @@ def _measure_position(run: Measuring) -> None:
         cotangents=extent.cotangents,
         untrained=extent.untrained,
     )
-    run.measured.position = run.measure("position", lambda part: effect(progress=part))
+    run.measure("position", effect)
 
 
 def _position_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
@@ -145,27 +154,25 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
     """The profile and its shape, then the norms, with bounds and forms beside them where there are
     some.
     """
-    norms, comparison = measured.sensitivity, measured.comparison
-    if norms is None:
-        return []
-    profile_block = block(norms, "profile", "Sensitivity of y to every token")
-    if comparison is not None:
-        caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
-        sentences = [*comparison.findings(), *norms.findings()]
-        profile_block = block(
-            comparison, "profile", caption, sentences, chart=_chart_variants, leads="Bounds"
+    (norms,) = measured.of("sensitivity")
+    parts = [
+        block(
+            shape,
+            "profile-chart",
+            "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes",
+            title="Which tokens matter?",
+            notes=[SHAPE_NOTE],
+            leads="Sensitivity",
         )
-    if measured.profile is None:
-        return [profile_block]
-    of_profile = block(
-        measured.profile,
-        "profile-chart",
-        "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes",
-        title="Which tokens matter?",
-        notes=[SHAPE_NOTE],
-        leads="Sensitivity",
-    )
-    return [of_profile, profile_block]
+        for shape in measured.of("profile")
+    ]
+    caption = "Sensitivity of y to every token"
+    for comparison in measured.of("comparison"):
+        caption += ", certified bounds and the paper's forms"
+        sentences = [*comparison.findings(), *norms.findings()]
+        looks: Looks = {"chart": _chart_variants, "leads": "Bounds"}
+        return [*parts, block(comparison, "profile", caption, sentences, **looks)]
+    return [*parts, block(norms, "profile", caption)]
 
 
 def _chart_variants(comparison: Comparison) -> Chart:
@@ -179,38 +186,33 @@ def _chart_variants(comparison: Comparison) -> Chart:
 def _layers_parts(measured: Measurements) -> list[Part]:
     """Every layer as a heat map; its table, of every layer times every token, is too long."""
     caption = "Sensitivity of y to every token at every layer"
-    results = [measured.layers] if measured.layers is not None else []
-    return [block(result, "layers-chart", caption, [], in_detail=False) for result in results]
+    (result,) = measured.of("layers")
+    return [block(result, "layers-chart", caption, [], in_detail=False)]
 
 
 def _attention_parts(measured: Measurements) -> list[Part]:
     """The last token's rows, then an interactive view of whole patterns."""
-    if measured.attention is None:
-        return []
     from ostools.reporting.charts.attention import interactive_view
 
+    (result,) = measured.of("attention")
     caption = "Attention of the last token, a row per layer and head"
-    rows = block(measured.attention, "attention-chart", caption)
-    return [rows, interactive_view(measured.attention, "heads")]
+    return [block(result, "attention-chart", caption), interactive_view(result, "heads")]
 
 
-def _position_state(measured: Measurements) -> str:
+def _position_state(results: list[PositionEffect]) -> str:
     """The shape in a word. The paper's claim is a U: over-squashing is said of it alone."""
-    if measured.position is None:
-        return UNTESTED
-    word = SHAPES[measured.position.verdict][0]
+    word = SHAPES[results[0].verdict][0]
     return OVER_SQUASHING if word == "U" else word
 
 
 def _position_parts(measured: Measurements) -> list[Part]:
-    if measured.position is None:
-        return []
+    (result,) = measured.of("position")
     note = (
         "`ost.measure.position_effect(model)` measures 15 passages of 48 tokens. More texts show "
         "shapes that fewer do not."
     )
     caption = "Sensitivity by position over rotated passages"
-    return [block(measured.position, "position-chart", caption, notes=[note], leads="Position")]
+    return [block(result, "position-chart", caption, notes=[note], leads="Position")]
 
 
 SENSITIVITY = ReportSection(

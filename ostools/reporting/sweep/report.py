@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -16,12 +17,15 @@ import pandas as pd
 
 from ostools.ground import InputError
 from ostools.ground.words import runs
+from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.page.section import (
     Headline,
     Part,
     Section,
     Table,
+    block,
     frame_table,
+    reason_of,
     render_sections,
 )
 from ostools.reporting.sections.about import (
@@ -30,13 +34,56 @@ from ostools.reporting.sections.about import (
     reading_section,
     versions_of,
 )
-from ostools.reporting.style import theme
-from ostools.reporting.sweep.sections import sections_of
-from ostools.results import checked_output, write_atomically
-from ostools.sweep.reading import STATES, SweepReading, distinct, provenance_of, read
+from ostools.reporting.sections.answers import EVALUATE
+from ostools.reporting.sections.collapse import COLLAPSE
+from ostools.reporting.style.theme import inert
+from ostools.reporting.style.theme import title as shown_title
+from ostools.results import Frame, Provenance, Result, checked_output, write_atomically
+from ostools.sweep.measurements import MEASUREMENTS, Measurement
+from ostools.sweep.reading import PLACE, STATES, SweepReading, distinct, provenance_of, read
+from ostools.sweep.store import MADE_BY, UNREADABLE
 
 MOST_LISTED = 50
 """The most failures, and missing cells, that are listed."""
+MOST_BLOCKS = 24
+"""The most results of a measurement that are drawn."""
+_PROFILES = (
+    "How much of each token v is left in the last token's representation y: norms of the "
+    "derivative ∂y/∂v. “full” is the real derivative; “frozen” holds attention patterns and norm "
+    "scales, as the theorem assumes."
+)
+_LONGEST = "Drawn is the longest prompt of each condition, with its least seed."
+_PATHS = (
+    "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the "
+    "derivative that `ost.sensitivity` measures: `ost.compare` holds one against the other. The "
+    f"paper's forms are not bounds. {_LONGEST}"
+)
+_OF_PROMPT = ("dtype", "mitigation", "seed", "length")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the results of a measurement are shown; the fields say it of one that `LOOKS` does not
+    know.
+
+    by: the columns that tell results apart, beside model and task; one with a length in them shows
+    the longest prompts alone.
+    """
+
+    title: str
+    lead: str = ""
+    by: tuple[str, ...] = ("dtype", "mitigation", "seed")
+
+
+LOOKS: dict[str, Look] = {
+    "evaluate": Look(EVALUATE.title, EVALUATE.lead, ("mitigation", "dtype")),
+    "collapse": Look(COLLAPSE.title, COLLAPSE.lead, ("mitigation",)),
+    "influence-by-distance": Look("Influence by distance", _LONGEST, _OF_PROMPT),
+    "token-homogenization": Look("How alike the tokens of a prompt are", _LONGEST, _OF_PROMPT),
+    "sensitivity": Look("Sensitivity (Section 5)", f"{_PROFILES} {_LONGEST}", _OF_PROMPT),
+    "bounds": Look("Bounds and forms (Theorem 5.1)", _PATHS, _OF_PROMPT),
+}
+"""In the order of the page."""
 
 
 def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], None]) -> Path:
@@ -55,7 +102,11 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
         raise InputError(
             f"{directory}: expected the directory of a sweep, found one in which nothing was asked"
         )
-    measured = list(sections_of(sweep))
+    measured = [
+        section_of(sweep, MEASUREMENTS[name])
+        for name in dict.fromkeys([*LOOKS, *MEASUREMENTS])
+        if name in sweep.tables
+    ]
     lead = (
         f"{_count(sweep)}. Read from what a sweep stored; nothing was measured for this page. The "
         "quantities are those of “Transformers need glasses!” (arXiv 2406.04267)."
@@ -64,7 +115,7 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
         shlex.join(["ostools", "report", "--run", str(directory), "--out", str(out)])
     )
     sections = [_state(sweep, broken, measured), _origin(sweep), *measured]
-    title = f"Sweep in {theme.title(sweep.directory.name or str(sweep.directory))}"
+    title = f"Sweep in {shown_title(sweep.directory.name or str(sweep.directory))}"
     html = render_sections(title, lead, [*sections, reading_section(), again])
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
@@ -122,8 +173,8 @@ def _cells(sweep: SweepReading) -> Table:
     groups = pd.DataFrame(rows).groupby(keys, sort=False)
     table = groups[values].agg(lambda column: ", ".join(column.unique()))
     table["lengths"] = groups["lengths"].agg(lambda column: runs(sorted({*chain(*column)})))
-    for state in STATES:
-        table[state] = groups["state"].agg(lambda column, state=state: int((column == state).sum()))
+    states: Frame = groups["state"].value_counts().unstack(fill_value=0)
+    table = table.join(states.reindex(columns=list(STATES), fill_value=0))
     return frame_table("Cells, by what was asked", table.reset_index())
 
 
@@ -169,7 +220,7 @@ def _model(sweep: SweepReading, name: str) -> Part:
         *origin_terms(provenance_of(sources[0])),
         ("checkpoint (sha256 of its files)", ", ".join(filter(None, checkpoints))),
         (
-            "weights (sha256) by dtype",
+            "weights (XXH3) by dtype",
             "; ".join(f"{dtype} {', '.join(values)}" for dtype, values in hashes.items()),
         ),
     ]
@@ -178,3 +229,74 @@ def _model(sweep: SweepReading, name: str) -> Part:
         f"These cells are of {count} different checkpoints under one name: do not compare them."
     )
     return Part(name, terms=terms, findings=[differ] * (count > 1))
+
+
+# --- the measurements
+
+
+def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
+    """The section of a measurement: a table of what each of its results says first, and a block for
+    each that is drawn.
+    """
+    name, nav = measurement.name, measurement.name.replace("-", " ").capitalize()
+    look, table = LOOKS.get(name) or Look(nav), sweep.tables[measurement.name]
+    columns = ["model", "task", *look.by, "options"]
+    # Rows of two weights under one name are never one result.
+    groups = [rows for _, rows in table.groupby([*columns, *MADE_BY], sort=False)]
+    parts: list[Part] = []
+    said: list[list[str]] = []
+    for rows in _longest(groups, columns) if "length" in look.by else groups:
+        title = _title(rows, table, columns)
+        try:
+            result = _result(sweep, measurement, rows)
+            said.append([*map(str, rows[columns].iloc[0]), *result.findings()[:1]])
+            if len(parts) < MOST_BLOCKS:
+                parts.append(block(result, f"{name}-{len(parts)}", title, title=title))
+        except UNREADABLE as error:
+            why = f"This could not be drawn from what is stored: {reason_of(error)}"
+            parts.append(Part(title=title, findings=[why]))
+    every = Table(f"{nav}: every result", [*columns, "finding"], said)
+    note = f"Drawn are {len(parts)} of {len(groups)} results."
+    return Section(name, look.title, nav, look.lead, [Part(tables=[every], notes=[note]), *parts])
+
+
+def _longest(groups: list[Frame], columns: list[str]) -> list[Frame]:
+    """Of each condition the rows of its longest prompt, with the least seed of those."""
+    names = [name for name in (*columns, *MADE_BY) if name not in ("length", "seed")]
+    longest: dict[tuple[str, ...], Frame] = {}
+    for rows in sorted(groups, key=lambda rows: (-rows["length"].iloc[0], rows["seed"].iloc[0])):
+        longest.setdefault(tuple(map(str, rows[names].iloc[0])), rows)
+    return list(longest.values())
+
+
+def _title(rows: Frame, table: Frame, columns: list[str]) -> str:
+    """Task and model, and what tells these rows from others of their measurement; the checkpoint
+    and code where the rows of their model have several."""
+    values = rows.iloc[0]
+    differ = [name for name in columns[2:] if table[name].nunique() > 1]
+    words = [f"{name} {inert(str(values[name]))}" for name in differ]
+    of_model = table[table["model"] == values["model"]]
+    made_by = [name for name in MADE_BY if of_model[name].nunique() > 1]
+    words += [f"{name} {values[name][:12] or 'unknown'}" for name in made_by]
+    return ", ".join([str(values["task"]), str(values["model"]), *words])
+
+
+def _result(sweep: SweepReading, measurement: Measurement, rows: Frame) -> Result:
+    """The result that stored rows make."""
+    # Answers have a column "text" too: the task says what a row is of.
+    has_texts = "text" in rows and str(rows["task"].iloc[0]) == TEXT_TASK
+    read = (measurement.swept.of_texts if has_texts else None) or measurement.swept.read
+    own_rows = rows.drop(columns=PLACE).reset_index(drop=True)
+    return read(own_rows, _provenance(sweep, rows))
+
+
+def _provenance(sweep: SweepReading, rows: Frame) -> Provenance:
+    """The provenance of the first of these rows' cells; the most of what they differ by in passes
+    of their own.
+    """
+    sources = [source for place in rows[PLACE].unique() if (source := sweep.cells[place].source)]
+    most: dict[str, float] = {}
+    for source in sources:
+        for name, value in source["parameters"].get("difference_at_probed_lengths", {}).items():
+            most[name] = max(value, most.get(name, 0.0))
+    return provenance_of(sources[0], **({"difference_at_probed_lengths": most} if most else {}))

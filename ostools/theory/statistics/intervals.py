@@ -32,14 +32,14 @@ def require_level(caller: str, level: float) -> None:
         )
 
 
-class IntervalEnds(NamedTuple):
-    """The ends of an interval of a probability, or of a correlation."""
+class Interval(NamedTuple):
+    """The ends of an interval: numbers, or tensors with one pair a column."""
 
-    low: float
-    high: float
+    low: Any
+    high: Any
 
 
-def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> IntervalEnds:
+def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> Interval:
     """Wilson's score interval of a probability p, of which `successes` of `trials` independent
     trials came true.
 
@@ -74,10 +74,10 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
     ends: Any = proportion_confint(successes, trials, alpha=1 - level, method="wilson")
     low, high = map(float, ends)
     # Exact at the ends, where rounding leaves 1e-17 of them.
-    return IntervalEnds(0.0 if successes == 0 else low, 1.0 if successes == trials else high)
+    return Interval(0.0 if successes == 0 else low, 1.0 if successes == trials else high)
 
 
-def spearman_interval(correlation: float, pairs: int) -> IntervalEnds:
+def spearman_interval(correlation: float, pairs: int) -> Interval:
     """The 95% interval of Spearman's rank correlation r of so many independent pairs, on Fisher's
     scale:
 
@@ -91,12 +91,12 @@ def spearman_interval(correlation: float, pairs: int) -> IntervalEnds:
     correlations (2000), Psychometrika 65.
     """
     if pairs < 4 or math.isnan(correlation):
-        return IntervalEnds(math.nan, math.nan)
+        return Interval(math.nan, math.nan)
     if abs(correlation) >= 1:
-        return IntervalEnds(correlation, correlation)
+        return Interval(correlation, correlation)
     half = NormalDist().inv_cdf(0.975) * math.sqrt((1 + correlation**2 / 2) / (pairs - 3))
     middle = math.atanh(correlation)
-    return IntervalEnds(math.tanh(middle - half), math.tanh(middle + half))
+    return Interval(math.tanh(middle - half), math.tanh(middle + half))
 
 
 _FLIPPED = 16  # 2^16 sign patterns
@@ -154,13 +154,6 @@ def expanded(level: float, n: int) -> float:
         raise InputError(f"bootstrap: expected at least two samples, found {n}")
     z = stdtrit(n - 1, (1 + level) / 2) * math.sqrt(n / (n - 1))
     return float(1 - 2 * ndtr(-z))
-
-
-class Interval(NamedTuple):
-    """The ends of an interval, one pair a column."""
-
-    low: Float[Tensor, "*rest"]
-    high: Float[Tensor, "*rest"]
 
 
 def bootstrap_mean(

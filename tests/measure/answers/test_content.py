@@ -14,8 +14,7 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import line_written
-from ostools.measure.answers.judging import AnswerVerdict, judge
-from ostools.measure.answers.reading import reader_of
+from ostools.measure.answers.reading import AnswerVerdict, Reader, judge
 from ostools.measure.hosted.answer_file import without_stop_tokens
 from ostools.tasks import task
 from ostools.tasks.questions import question
@@ -125,7 +124,7 @@ LONG: dict[str, Callable[[int], str]] = {
 _READ: tuple[Callable[[str], object], ...] = (
     lambda text: judge(posed("count-ones"), answer(text)),
     lambda text: judge(posed("count-ones-figure-5"), answer(text, "length")),
-    lambda text: reader_of(posed("sum-ones")).closed(text),
+    lambda text: Reader(posed("sum-ones")).closed(text),
     line_written,
     without_stop_tokens,
 )

@@ -11,8 +11,8 @@ import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import answers
-from ostools.measure.answers.probability import answer_log_probability, line_ends
+from ostools.measure.answers.answers import answer_log_probability, answers
+from ostools.measure.answers.probability import line_ends
 from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import (
     EXAMPLES,

@@ -14,9 +14,8 @@ import pytest
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import answers
+from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.answers.evaluate import evaluate
-from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import render_prompt

@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.result import Evaluation, from_rows
-from ostools.theory.statistics.paired import mcnemar, paired_difference
+from ostools.theory.statistics.answers import mcnemar, paired_difference
 from tests.reporting.made import made_evaluation
 
 
@@ -89,7 +89,7 @@ def test_counts_interval_and_rows_are_those_of_the_pairs() -> None:
             "not decided",
             "+0.0 points [-14.2, +14.2]",
         ),  # no difference in 24 questions is no proof of none
-        (0, 0, 72, "no measurable difference", "The whole interval is within 5 points."),
+        (0, 0, 72, "no measurable difference", "No measurable difference: 36 of 72 right"),
         (0, 0, 71, "not decided", "Not decided: 35 of 71"),
     ],
 )

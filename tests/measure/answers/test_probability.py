@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.answers.answers import answer_log_probability
 from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode

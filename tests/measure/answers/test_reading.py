@@ -12,14 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ostools.measure.answers.answers import Answer, line_written
-from ostools.measure.answers.judging import judge
 from ostools.measure.answers.reading import (
     CUT_OFF,
     HAS_ANSWER,
     SOMETHING_ELSE,
+    Reader,
+    judge,
     number_in,
-    reader,
-    reader_of,
 )
 from ostools.tasks import Question, Task, task
 from ostools.tasks.questions import question
@@ -427,7 +426,7 @@ def test_what_generation_stops_at_is_what_the_whole_text_says(
 ) -> None:
     """At whatever sign it is stopped: the texts that generation would not have seen change nothing."""
     asked = posed(spec)
-    stop = reader_of(asked).closed
+    stop = Reader(asked).closed
     ends = [end for end in range(len(text) + 1) if stop(text[:end])]
     if not ends:
         return
@@ -465,10 +464,9 @@ def test_the_right_line_is_right_for_every_task() -> None:
 
 
 def test_a_thought_that_the_prompt_has_opened() -> None:
-    form = task("count-ones")
-    reading = reader(form, form.items(12), "<user>count<assistant><think>\n")
-    assert not reading.closed(f"{MATHS} 7\nNo, I count again.\n")
-    assert reading.read(f"{MATHS} 7\nNo.\n</think>\n{MATHS} 12", "eos").number == 12
+    asked = replace(posed("count-ones"), text="<user>count<assistant><think>\n")
+    assert not Reader(asked).closed(f"{MATHS} 7\nNo, I count again.\n")
+    assert judge(asked, answer(f"{MATHS} 7\nNo.\n</think>\n{MATHS} 12")).number == 12
 
 
 def test_a_line_is_written_once_something_stands_in_it() -> None:

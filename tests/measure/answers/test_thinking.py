@@ -13,14 +13,8 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers import evaluate as asking
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.reading import (
-    CUT_OFF,
-    HAS_ANSWER,
-    SOMETHING_ELSE,
-    ParsedAnswer,
-    reader,
-)
-from ostools.tasks import task
+from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, Reader, judge
+from tests.measure.answers.test_reading import answer, posed
 from tests.models.chat.templates import Template, on_template, with_template
 
 MATHS = "The final answer to your maths question is:"
@@ -32,19 +26,10 @@ THOUGHTS = {
 }
 
 
-def _read(text: str, ended: str = "eos", prompt: str = "") -> ParsedAnswer:
-    form = task("count-ones")
-    return reader(form, form.items(5), prompt).read(text, ended)
-
-
 @pytest.mark.parametrize("name", THOUGHTS)
 def test_the_answer_stands_behind_the_thoughts(name: str) -> None:
-    text = THOUGHTS[name].format(MATHS, f"{MATHS} 5")
-    found = _read(text)
-    assert (found.kind, found.number) == (HAS_ANSWER, 5)
-    form = task("count-ones")
-    start = reader(form, form.items(5)).answer_start(text)
-    assert text[start:].strip() == f"{MATHS} 5"
+    found = judge(posed("count-ones", 5), answer(THOUGHTS[name].format(MATHS, f"{MATHS} 5")))
+    assert (found.kind, found.line, found.number) == (HAS_ANSWER, f"{MATHS} 5", 5)
 
 
 @pytest.mark.parametrize("name", THOUGHTS)
@@ -52,11 +37,10 @@ def test_thoughts_that_never_end_are_cut_off_whatever_they_say(name: str) -> Non
     thought = THOUGHTS[name].format(f"{MATHS} 5\n", "").rsplit("<|end|>", 1)[0]
     for close in ("</think>", "[/THINK]"):
         thought = thought.replace(close, "")
-    form = task("count-ones")
-    reading = reader(form, form.items(5))
-    assert _read(thought, "length").kind == CUT_OFF
-    assert _read(thought).kind == SOMETHING_ELSE
-    assert not reading.closed(thought)  # generation goes on
+    asked = posed("count-ones", 5)
+    assert judge(asked, answer(thought, "length")).kind == CUT_OFF
+    assert judge(asked, answer(thought)).kind == SOMETHING_ELSE
+    assert not Reader(asked).closed(thought)  # generation goes on
 
 
 def _said(monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> None:

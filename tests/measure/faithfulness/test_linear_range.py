@@ -20,6 +20,9 @@ from tests.checkpoints import tiny_model
 IDS = [40, 50, 61, 50, 70]
 
 
+T = torch.tensor(SCALES, dtype=torch.float64)[:, None]
+
+
 @pytest.mark.parametrize(
     ("curvature", "largest"), [(0.0, 1.0), (0.05, 1.0), (0.4, 0.25), (6.4, 2**-6), (1e4, 0.0)]
 )
@@ -27,52 +30,25 @@ def test_the_range_of_a_parabola(curvature: float, largest: float) -> None:
     """y(t) = t + c t^2: the prediction t is off by c t of its size, so it holds within 0.1 up to t
     = 0.1 / c.
     """
-    predicted = torch.ones(1, 1, dtype=torch.float64)
-
-    def changes(rows: Any, scale: float) -> torch.Tensor:
-        moved = torch.full(
-            (len(rows), 1), scale + curvature * scale**2 * (1 - 1e-9), dtype=torch.float64
-        )
-        return torch.cat([torch.zeros(1, 1, dtype=torch.float64), moved])
-
-    assert float(_ranges(changes, predicted, None)) == largest
+    off = curvature * T**2 * (1 - 1e-9)
+    assert float(_ranges(off, torch.zeros(1), torch.ones(1))) == largest
 
 
 def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not_taken_up_again() -> (
     None
 ):
-    predicted = torch.tensor([[1e-9], [1.0], [1.0]], dtype=torch.float64)
-    hidden_until = 2**-6
-
-    def changes(rows: Any, scale: float) -> torch.Tensor:
-        off = 0.5 if abs(scale - 0.25) < 1e-9 else 0.0
-        noise = torch.tensor([[1e-6], [0.0], [0.019 * hidden_until]], dtype=torch.float64)[rows]
-        bent = torch.tensor([[0.0], [0.0], [0.5]], dtype=torch.float64)[rows]
-        return torch.cat(
-            [
-                torch.zeros(1, 1, dtype=torch.float64),
-                predicted[rows] * scale * (1 + off + bent) + noise,
-            ]
-        )
-
-    hidden, later, fails_where_it_is_first_seen = _ranges(changes, predicted, None).tolist()
+    size, noise = torch.tensor([1e-9, 1.0, 1.0]), torch.tensor([1e-6, 0.0, 0.019 * 2**-6])
+    later = torch.where(T == 0.25, 0.5 * T, 0.0)
+    off = torch.cat([torch.full_like(T, 1e-6), later, 0.5 * T], dim=1)
+    hidden, later, fails_where_it_is_first_seen = _ranges(off, noise, size).tolist()
     assert np.isnan(hidden)
     assert later == SCALES[SCALES.index(0.25) - 1]
     assert np.isnan(fails_where_it_is_first_seen)
 
 
-def test_rounding_is_measured_where_it_is_larger_than_that_of_y() -> None:
-    """Of a straight line with a noise of 1e-3, small scales say nothing and are no failures."""
-    predicted, generator = torch.ones(9, 100, dtype=torch.float64), torch.Generator().manual_seed(0)
-
-    def changes(rows: Any, scale: float) -> torch.Tensor:
-        noise = 1e-3 * torch.randn(len(rows) + 1, 100, generator=generator, dtype=torch.float64)
-        noise[0] = 0.0
-        return noise + torch.cat(
-            [torch.zeros(1, 100, dtype=torch.float64), scale * predicted[rows]]
-        )
-
-    assert _ranges(changes, predicted, None).tolist() == [1.0] * 9
+def test_small_scales_that_rounding_hides_are_no_failures() -> None:
+    noise = torch.full((9,), 1e-2)
+    assert _ranges(noise.expand(len(SCALES), 9), noise, torch.ones(9)).tolist() == [1.0] * 9
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "neox"])
@@ -81,7 +57,8 @@ def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_re
 ) -> None:
     model = tiny_model(family, dtype=torch.float64)
     frame: Any = ost.measure.linear_range(model, ost.Prompt.from_ids(model, IDS)).frame
-    assert len(frame) == 2 * len(IDS)
+    assert len(frame) == len(IDS)
+    assert not set(frame["other_id"]) & set(IDS)
     assert frame["linear_range"].between(0, 1).all()
     for row in frame.itertuples():
         ids = torch.tensor([IDS, [*IDS[: row.position], row.other_id, *IDS[row.position + 1 :]]])

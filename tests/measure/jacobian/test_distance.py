@@ -130,18 +130,6 @@ def test_the_interval_is_over_texts_and_missing_of_two(monkeypatch: pytest.Monke
     assert made(0.8, 2, 0.1).laws[["low", "high"]].isna().to_numpy().all()
 
 
-def test_the_bootstrap_over_texts_is_asked_for_the_level_of_so_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """At level 0 both ends are the median of the resampled rates, at the expanded one they are not."""
-    monkeypatch.setattr(distance, "_RESAMPLES", 20)
-    asked: list[tuple[float, int]] = []
-    monkeypatch.setattr(distance, "expanded", lambda *given: asked.append(given) or 0.0)
-    law: Any = made(0.8, 5, 0.1).laws.iloc[0]
-    assert set(asked) == {(0.95, 5)}
-    assert law["low"] == law["high"]
-
-
 def test_controls_are_the_measurement_of_the_control_itself() -> None:
     model = tiny_model("llama", seed=2, **TINY)
     prompt = Prompt.from_ids(model, IDS)

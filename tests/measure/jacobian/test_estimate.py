@@ -13,7 +13,6 @@ from torch import Tensor
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian import certificate
 from ostools.measure.jacobian import norms as estimate
 from ostools.measure.jacobian.norms import SketchedNorms, choose_method, most_rows, sketched
 from ostools.models import Prompt
@@ -112,34 +111,6 @@ def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> N
     again = estimates_of(low_rank(), 3, cotangents=8)
     assert torch.equal(again.frobenius, estimates_of(low_rank(), 3, cotangents=8).frobenius)
     assert not torch.equal(again.frobenius, estimates_of(low_rank(), 4, cotangents=8).frobenius)
-
-
-def test_a_half_width_is_half_of_the_interval_over_the_norm() -> None:
-    sketch = estimates_of(low_rank(), 3, cotangents=8)
-    by_hand = (sketch.frobenius_upper - sketch.frobenius_lower) / 2 / sketch.frobenius
-    torch.testing.assert_close(sketch.half_widths, by_hand, rtol=1e-12, atol=0)
-
-
-def test_what_is_told_of_a_certificate_has_its_error_bar_in_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The error at the lowest layer and the bar, over the sum's size, times the factor of 95%."""
-    told: list[tuple[float, float]] = []
-    of = certificate._certificate
-
-    def seen(name: str, layers: Any, claim: Any, slope: Any, bar: float, passes: int) -> Any:
-        account: Any = of(name, layers, claim, slope, bar, passes)
-        share = (float(claim.errors(slope)[0]) + bar) / claim.size
-        told.append((account["within"], certificate._UNSEEN * share))
-        assert bar > 0
-        return account
-
-    monkeypatch.setattr(certificate, "_certificate", seen)
-    model = tiny_model("llama")
-    ost.sensitivity(model, Prompt.from_ids(model, [5, 6, 7, 8]))
-    assert len(told) == 2
-    for within, by_hand in told:
-        assert within == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:

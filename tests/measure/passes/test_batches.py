@@ -82,7 +82,12 @@ def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() 
     assert shared_prefix(model, [ids, ids[:31] + [5] * 9]) == 0
     assert shared_prefix(model, [ids]) == 0
     assert shared_prefix(model, [ids[:3], ids], keep=5) == 0
-    assert shared_prefix(tiny_model("llama", dtype=torch.bfloat16), [ids, ids[:40]]) == 0
+    rounded = tiny_model("llama", dtype=torch.bfloat16)
+    assert [shared_prefix(rounded, [ids, other]) for other in (ids[:40], ids)] == [0, 49]
+    prompts = [ids, [*ids[:45], 7, 8, 9, 10, 11]]
+    with torch.no_grad():
+        once, alone = (Rows(rounded, prompts, True, shared=n).logits() for n in (45, 0))
+    torch.testing.assert_close(once, alone, rtol=0, atol=2**-6 * float(alone.abs().max()))
     windowed = tiny_model("gemma2", sliding_window=60)
     assert [shared_prefix(windowed, [ids, ids[:40]], steps=steps) for steps in (10, 11)] == [39, 0]
     assert (

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from ostools.measure.passes.last_tokens import Batching, batching_of, last_rows
-from ostools.measure.passes.trees import Group, PrefixTree, prefix_tree
+from ostools.measure.passes.batches import Batching, batching_of
+from ostools.measure.passes.last_tokens import Group, PrefixTree, last_rows, prefix_tree
 from tests.checkpoints import EVERY_TEXT_FAMILY, Family, tiny_model
 from tests.sets import quick
 
@@ -51,7 +51,6 @@ def test_a_tree_of_prompts(seed: int, size: int) -> None:
     )
     for group in groups:
         keys = [*range(group.reach), *group.nodes]
-        assert tree.key_positions(group).tolist() == [tree.positions[key] for key in keys]
         for node, seen in zip(group.nodes, tree.visible(group), strict=True):
             assert [
                 key for key, visible in zip(keys, seen.tolist(), strict=True) if visible
@@ -85,7 +84,7 @@ def test_random_trees_are_the_loop(
     prompts = random_prompts(1)
     everything = prefix_tree(prompts)
     assert len(everything.ids) > 40  # more than the context and GPT-2's table of positions hold
-    way = batching_of(model, [everything])
+    way = batching_of(model, is_chain=everything.is_chain)
     assert way.name == ("packed pass")
     packed = last_rows(model, prompts, everything, way, (0, 1))
     looped = last_rows(model, prompts, everything, Batching("loop", "test"), (0, 1))

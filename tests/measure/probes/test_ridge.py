@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.measure.probes.ridge import PENALTIES, coordinates, fitted
+from ostools.measure.probes.ridge import PENALTIES, coordinates, predicted
 from ostools.measure.probes.scores import (
     BETWEEN,
     BEYOND,
@@ -156,28 +156,31 @@ def test_rounding_that_destroys_the_code_destroys_what_is_decoded() -> None:
 
 def test_ridge_is_the_closed_form_in_any_basis() -> None:
     given, _ = asked()
-    labels, groups = given["label"].to_numpy(), given["group"].to_numpy()
-    rows = noise(given, 5).numpy() + 7
-    probe = fitted(rows, labels, groups)
-    assert probe.penalty in PENALTIES
+    groups = given["group"].to_numpy()
+    labels = np.stack([given["label"], given["label"].to_numpy()[::-1] ** 2], axis=1)
+    rows, others = noise(given, 5).numpy() + 7, noise(given, 5, 1).numpy() + 7
+    found, penalties = predicted(rows, labels, groups, others)
+    assert set(penalties) <= set(PENALTIES)
     centred = rows - rows.mean(0)
     size, n = np.sqrt((centred**2).sum(1).mean()), len(rows)
-    x, y = centred / size, labels - labels.mean()
-    w = np.linalg.solve(x.T @ x + probe.penalty * n * np.eye(5), x.T @ y)
-    expected = x @ w + labels.mean()
-    np.testing.assert_allclose(probe.predict(rows), expected, rtol=0, atol=1e-9)
+    x, y = centred / size, labels - labels.mean(0)
+    for k, penalty in enumerate(penalties):
+        w = np.linalg.solve(x.T @ x + penalty * n * np.eye(5), x.T @ y[:, k])
+        expected = (others - rows.mean(0)) / size @ w + labels[:, k].mean()
+        np.testing.assert_allclose(found[:, k], expected, rtol=0, atol=1e-9)
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(200, 200)))[0][
         :5
     ]  # into more dimensions than prompts
-    turned = fitted(rows @ turn, labels, groups)
-    np.testing.assert_allclose(turned.predict(rows @ turn), expected, rtol=0, atol=1e-8)
+    turned, _ = predicted(rows @ turn, labels, groups, others @ turn)
+    np.testing.assert_allclose(turned, found, rtol=0, atol=1e-8 * float(found.max()))
 
 
 def test_a_constant_has_no_code_whatever_its_rounding() -> None:
     given, _ = asked()
     rows = torch.full((len(given), 4), 0.1).double() * (1 + 1e-16 * noise(given, 4))
-    probe = fitted(rows.numpy(), given["label"].to_numpy(), given["group"].to_numpy())
-    assert not probe.weights.any()
+    labels = given["label"].to_numpy()[:, None]
+    said, _ = predicted(rows.numpy(), labels, given["group"].to_numpy(), rows.numpy())
+    np.testing.assert_allclose(said, labels.mean(), rtol=1e-12)
 
 
 def test_coordinates_keep_every_product_of_rows_and_no_more_columns_than_rows() -> None:

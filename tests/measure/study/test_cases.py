@@ -35,7 +35,7 @@ def test_a_sketch_is_drawn_by_the_length_and_is_the_mean_over_the_tokens_that_ca
         return PositionEffect(frame, Provenance.without_model())
 
     monkeypatch.setattr(arms, "sensitivity", norms)
-    monkeypatch.setattr(arms, "sensitivity_method", lambda d_model: "sketch")
+    monkeypatch.setattr(arms, "choose_method", lambda d_model, exact_fits: ("sketch", ""))
     how: dict[str, Any] = {"measures": ["sensitivity"], "sensitivity_lengths": 2, "chat": False}
     task = AppendixTask("count-ones")
     found = ost.study(model, task, mitigations=[Hint()], lengths=[2, 5], **how)

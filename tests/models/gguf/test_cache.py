@@ -11,8 +11,6 @@ import torch
 from safetensors.torch import load_file
 
 from ostools.models import describe, load_model
-from ostools.models.files import gguf_cache
-from ostools.models.files.gguf_cache import in_cache
 from ostools.models.files.sources import locate
 from tests.models.gguf.write import stands_for, write_gguf
 
@@ -38,47 +36,28 @@ def _bytes(folder: Path) -> int:
     return (folder / "model.safetensors").stat().st_size
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_are_rounded_once_whenever_it_is_done(
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("llama", torch.float16), ("gemma3", torch.bfloat16)]
+)
+def test_weights_are_rounded_once_while_they_are_converted(
     family: str, dtype: torch.dtype, tmp_path: Path, cache: Path
 ) -> None:
-    """While they are converted, or at each load; in half of the bytes."""
+    """Into a folder of that dtype, which serves no other."""
     file = write_gguf(tmp_path / "tiny.gguf", family)
     narrow = load_model(file, dtype=dtype, device="cpu")
     (made,) = _folders(cache)
-    assert {tensor.dtype for tensor in load_file(made / "model.safetensors").values()} == {dtype}
-    made.rename(tmp_path / "apart")
-    load_model(file, dtype="float32", device="cpu")
-    rounded_at_load = load_model(file, dtype=dtype, device="cpu")
-    (exact,) = _folders(cache)  # it served that load too
-    assert _bytes(tmp_path / "apart") < 0.6 * _bytes(exact)
-    assert describe(narrow) == describe(rounded_at_load)
-    plain, stored = (
-        stands_for(family).to(dtype).state_dict(),
-        load_file(tmp_path / "apart" / "model.safetensors"),
-    )
-    assert all(torch.equal(weight, plain[name]) for name, weight in stored.items())
-    assert torch.equal(narrow(IDS), rounded_at_load(IDS))
-
-
-def test_a_rounded_conversion_serves_its_dtype_alone(file: Path, cache: Path) -> None:
-    sha256 = gguf_cache.file_hash(file)
-    narrow = locate(file, None, torch.bfloat16)
-    assert str(narrow.quantisation).startswith(
-        "Q8_0, dequantised to bfloat16 from tiny.gguf (SHA-256 "
-    )
-    assert narrow.directory.name.endswith("-bfloat16")
-    exact = (torch.float32, torch.float64, torch.float16)
-    assert [in_cache(sha256, dtype) for dtype in exact] == [None] * 3
-    assert torch.equal(
-        load_model(file, dtype="float32", device="cpu")(IDS),
-        stands_for("llama")(IDS, use_cache=False).logits,
-    )
+    plain, stored = stands_for(family), load_file(made / "model.safetensors")
+    rounded = plain.to(dtype).state_dict()
+    assert all(torch.equal(weight, rounded[name]) for name, weight in stored.items())
+    dtype_name = str(dtype).removeprefix("torch.")
+    held = str(describe(narrow).quantisation)
+    assert held.startswith(f"Q8_0, dequantised to {dtype_name} from tiny.gguf (SHA-256 ")
+    exact = load_model(file, dtype="float32", device="cpu")
+    assert torch.equal(exact(IDS), stands_for(family)(IDS, use_cache=False).logits)
+    asked = (torch.float32, torch.float64, dtype)
+    folders = [locate(file, None, each).directory for each in asked]
+    assert folders[0] == folders[1] != folders[2] == made
     assert len(_folders(cache)) == 2
-    both = [locate(file, None, dtype) for dtype in (torch.float32, torch.bfloat16)]
-    assert [checkpoint.directory for checkpoint in both] == _folders(cache)
-    assert both[1] == narrow
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting.findings.answers import evaluation_findings
-from ostools.theory.statistics.heaping import heaping
+from ostools.theory.statistics.answers import heaping
 from tests.reporting.made import made_evaluation as made
 from tests.reporting.made import rows_of, tables_of, words_of
 
@@ -113,47 +112,25 @@ def test_the_favourite_wrong_numbers_are_named_and_heaping_is_tested() -> None:
     """26 wrong answers of 11 to 39: 20 for 19, 30 for 5; one right answer is no favourite."""
     wrong = [*range(11, 20), *range(21, 31)]
     rows = [answer_row(n, 20) for n in (*wrong, 20)] + [answer_row(n, 30) for n in range(31, 36)]
-    rows += [answer_row(36, 37), answer_row(37, 39)]
-    result = made(rows, random=False)
-    said = result.findings()
-    (heaped,) = (sentence for sentence in said if "multiples of 5" in sentence)
+    result = made([*rows, answer_row(36, 37), answer_row(37, 39)], random=False)
+    (heaped,) = (sentence for sentence in result.findings() if "multiples of 5" in sentence)
     assert heaped.startswith("Favourites of 26 wrong numbers: 20 (19 times), 30 (5 times). ")
-    keys = [row["length"] for row in rows if not row["correct"]]
-    numbers = [row["number"] for row in rows if not row["correct"]]
+    keys, numbers = [*wrong, *range(31, 38)], [20] * 19 + [30] * 5 + [37, 39]
     for base in (5, 10):
         test = heaping(keys, numbers, base)
         assert result.heaping(base) == test
-        assert (
-            f"{test.multiples} are multiples of {base} (expected {test.expected:.3g}, p {test.p_value:.2g})"
-            in heaped
+        of_base = (
+            f"{test.multiples} of 26 are multiples of {base} (expected {test.expected:.3g}, p "
         )
-    none = made([answer_row(n, n) for n in range(1, 9)])
-    assert none.heaping(5) is None
-    assert not any(
-        "multiples" in sentence or "Favourite" in sentence for sentence in none.findings()
-    )
-    few = made(
-        [answer_row(n, 5) for n in range(1, 5)]
-    ).findings()  # four wrong numbers decide nothing
+        assert f"{of_base}{test.p_value:.2g})" in heaped
+    assert made([answer_row(n, n) for n in range(1, 9)]).heaping(5) is None
+    few = made([answer_row(n, 5) for n in range(1, 5)]).findings()  # four decide nothing
     assert not any("multiples" in sentence for sentence in few)
 
 
 def test_sentences_tell_trained_lengths_from_others() -> None:
-    said = " ".join(evaluation_findings(made(SEEDS)))
-    for words in (
-        "The model answers 4 of 8 prompts of count-ones right (",
-        "Within the lengths of training 2 of 4 answers are right, beyond 2 of 4.",
-        "Wilson's, 95%, over prompts",
-        "such lengths were never trained",
-    ):
-        assert words in said
-    assert "training" not in " ".join(evaluation_findings(made([{"length": 3}])))
-
-
-def test_the_right_lines_log_probability_has_a_verdict_and_a_range() -> None:
-    log_p = {3: -0.69, 6: -0.7, 9: -5.0, 12: math.nan}
-    said = " ".join(
-        made([{"length": n, "log_probability": p} for n, p in log_p.items()]).findings()
-    )
-    assert "mean -2.13 nats, from -5 to -0.69; above log 1/2 at 1 of 3 prompts." in said
-    assert "log p" not in " ".join(made([{"length": 3, "log_probability": math.nan}]).findings())
+    said = made(SEEDS).findings()
+    assert said[0].startswith("The model answers 4 of 8 prompts of count-ones right (")
+    assert "Within the lengths of training 2 of 4 answers are right, beyond 2 of 4." in said
+    assert "Wilson's, 95%, over prompts" in said[-1]
+    assert "training" not in " ".join(made([{"length": 3}]).findings())

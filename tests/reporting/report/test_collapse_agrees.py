@@ -61,7 +61,7 @@ def spans_in(text: str) -> set[tuple[int, int]]:
 
 def told(result: Collapse) -> dict[str, str]:
     """Every text on the pair at y, by where it stands."""
-    section = COLLAPSE.section(Measurements(result.provenance, "", collapses=[result]))
+    section = COLLAPSE.section(Measurements(result.provenance, "", {"collapse": [result]}))
     assert section is not None
     rows = section.parts[0].tables[0].rows
     return {
@@ -85,7 +85,7 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
     spans = {(span.first, span.last) for span in verdict.ranges}
     assert verdict.kind == kind
     assert bool(spans) == (kind in (TO_THE_END, IN_A_RANGE))
-    measured = Measurements(result.provenance, "", collapses=[result])
+    measured = Measurements(result.provenance, "", {"collapse": [result]})
     assert first_screen(measured, {}).strip[0].state == STRIP[kind]
     for place, text in told(result).items():
         assert spans_in(text) == spans, place
@@ -110,6 +110,6 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     result = made_collapse(lambda n: 1.0, overflow=["float16"], noise={})
     untested = "Whether a precision hides the pair was not tested. float16 overflows on this model: not measured."
     assert pair_verdict([result]) == untested
-    measured = Measurements(result.provenance, "", collapses=[result])
+    measured = Measurements(result.provenance, "", {"collapse": [result]})
     assert first_screen(measured, {}).strip[0].state == STRIP[OVERFLOWS]
     assert not any(map(spans_in, collapse_findings(result)))

@@ -112,7 +112,7 @@ def test_what_storing_shifts_is_not_noise() -> None:
     plain, int8 = tails(both).drop(columns=["dtype", "pair_noise"]).to_numpy().tolist()
     assert plain == pytest.approx([4.0, 0.0, 1e-9, 4e9])
     assert int8 == pytest.approx([2.0, 9.0, 1e-3, 2000])
-    section = PRECISION.section(Measurements(PROVENANCE, "text", precision=both))
+    section = PRECISION.section(Measurements(PROVENANCE, "text", {"precision": [both]}))
     assert section is not None
     assert list(section.parts[0].tables[0].rows[1])[:4] == ["int8-weights", "2", "9", "0.001"]
     assert section.parts[0].findings == both.findings()

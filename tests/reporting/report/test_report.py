@@ -175,13 +175,11 @@ def test_lengths_are_written_as_the_command_line_reads_them() -> None:
 def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     model = tiny_model("gemma", context=40)
     found = measure(model, encode(model, "1110"), list(LENGTHS), ["collapse", "sensitivity"])
-    assert found.collapses == []
+    assert found.of("collapse") == []
     assert present(found) == ["sensitivity"]
-    assert (
-        sum("40 tokens" in one.reason and one.section == "collapse" for one in found.left_out) == 4
-    )
+    assert sum("40 tokens" in why and name == "collapse" for name, why in found.left_out) == 4
     shown = Parsed(render_report(found, "ostools report")).text
-    assert all(one.reason.replace("`", "") in " ".join(shown.split()) for one in found.left_out)
+    assert all(why.replace("`", "") in " ".join(shown.split()) for _, why in found.left_out)
 
 
 def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:

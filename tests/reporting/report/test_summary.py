@@ -26,7 +26,12 @@ from tests.reporting.made import (
 
 
 def measurements(**found: Any) -> Measurements:
-    return Measurements(PROVENANCE, "text", **found)
+    """Of results by section, a list or the only one."""
+    results = {
+        name.replace("_", "-"): made if isinstance(made, list) else [made]
+        for name, made in found.items()
+    }
+    return Measurements(PROVENANCE, "text", results)
 
 
 def screen(measured: Measurements) -> Part:
@@ -80,7 +85,7 @@ def test_the_headline_of_a_collapse() -> None:
         ),
     ):
         made = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": noise})
-        (line,) = headlines(measurements(collapses=[made]))
+        (line,) = headlines(measurements(collapse=[made]))
         assert line.verdict.startswith(verdict)
         assert line.verdict == made.findings()[0]
 
@@ -88,7 +93,7 @@ def test_the_headline_of_a_collapse() -> None:
 def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_told_apart() -> None:
     made = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task="figure-5b")
     made = replace(made, frame=made.frame.assign(pair_noise=made.frame["noise"] / 100))
-    assert strip(collapses=[made])["Pair hidden"] == "not found"
+    assert strip(collapse=[made])["Pair hidden"] == "not found"
 
 
 # --- over-squashing
@@ -179,7 +184,7 @@ def test_where_answers_are_wrong_leads_if_that_is_decided_and_says_how_the_model
     collapsed = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
     found: Any = {
         "failure_stage": made_failure_stage(ERRORS, hidden, decoded),
-        "collapses": [collapsed],
+        "collapse": [collapsed],
     }
     lines = headlines(measurements(**found))
     order = ["failure-stage", "collapse"]
@@ -218,15 +223,14 @@ def test_answers_are_counted() -> None:
     ):
         span = "2 items" if len(rows) == 1 else "2 to 8 items"
         made = made_evaluation(rows)
-        assert strip(evaluations=[made])["Wrong answers"] == state
+        assert strip(evaluate=[made])["Wrong answers"] == state
         assert (
             made.findings()[0]
             == f"The model answers 1 of {len(rows)} prompts of count-ones right ({span})."
         )
-    assert "1 could not be read, and are neither right nor wrong" in made.findings()[1]
+    assert "1 wrote something that is not an answer, 0 were cut off" in made.findings()[-1]
     cut = made_evaluation([{"length": n, "kind": "cut off"} for n in (2, 8)]).findings()
     assert cut[0] == "None of 2 texts holds an answer in the form that count-ones asks for."
-    assert "(cut off): " in cut[-1]
 
 
 def study_of(verdict: str, baseline: float = 0.5) -> Study:
@@ -271,8 +275,8 @@ def study_of(verdict: str, baseline: float = 0.5) -> Study:
 )
 def test_a_mitigation_is_what_the_study_says(verdict: str, state: str) -> None:
     made = study_of(verdict)
-    assert strip(study=made)["Mitigations"] == state
-    assert strip(study=study_of(verdict, baseline=1.0))["Mitigations"] == "not tested"
+    assert strip(mitigations=made)["Mitigations"] == state
+    assert strip(mitigations=study_of(verdict, baseline=1.0))["Mitigations"] == "not tested"
     first, tried = made.findings()
     assert tried == (
         f"Tried on copy-last: hint (answers: {verdict}). Without a mitigation 50% of the answers are right."
@@ -300,10 +304,10 @@ def test_the_first_headline_and_chart_are_of_what_was_found() -> None:
     """Collapse is not found here, and a wrong answer is."""
     apart = made_collapse(lambda n: 1.0, lengths=range(1, 17), noise={"bfloat16": 1e-3})
     wrong = made_evaluation([{"length": 2, "correct": True}, {"length": 8}])
-    lines = headlines(measurements(collapses=[apart], evaluations=[wrong]))
+    lines = headlines(measurements(collapse=[apart], evaluate=[wrong]))
     assert [line.section for line in lines] == ["evaluate", "collapse"]
-    part = screen(measurements(collapses=[apart], evaluations=[wrong]))
+    part = screen(measurements(collapse=[apart], evaluate=[wrong]))
     assert [chart.name for chart in part.overview] == ["overview-evaluate", "overview-collapse"]
     hidden = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
-    lines = headlines(measurements(collapses=[hidden], evaluations=[wrong]))
+    lines = headlines(measurements(collapse=[hidden], evaluate=[wrong]))
     assert [line.section for line in lines] == ["collapse", "evaluate"]

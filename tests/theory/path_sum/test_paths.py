@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ostools.ground.out_of_memory import smaller_chunks
+from ostools.ground.memory import smaller_chunks
 from ostools.theory import path_sum as paths
 
 

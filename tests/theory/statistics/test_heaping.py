@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.theory.statistics.heaping import heaping
+from ostools.theory.statistics.answers import heaping
 
 
 def one_by_one(right: list[int], answered: list[int], base: int) -> tuple[float, float]:

@@ -17,8 +17,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from ostools.ground.errors import InputError, short_repr
-from ostools.models.files.gguf_format.header import GgufHeader
+from ostools.ground.errors import InputError, refusal, short_repr
+from ostools.models.files.gguf_header import GgufHeader
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Types of tokens that stand for themselves in a text, by the numbers of the format
@@ -56,16 +56,16 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
                 f"expected an id for each token of {name}, found {short_repr(token)} twice: "
                 "convert the checkpoint anew"
             )
-    if kind == "gpt2":
-        splitting = _splitting(settings.get("pre"), name)
-        backend = _of_bytes(tokens, settings.get("merges"), splitting, name)
-        add_bos = splitting.add_bos
-    else:
-        settings = {
-            setting: _IDS_OF_LLAMA[key] for key, setting in _IDS.items() if key in _IDS_OF_LLAMA
-        } | settings
-        backend, add_bos = _of_pieces(tokens, settings, header.architecture, name), True
-    _add_tokens(backend, tokens, settings.get("token_type", []))
+    splitting = _splitting(settings.get("pre"), name) if kind == "gpt2" else None
+    if splitting is None:
+        settings = {_IDS[key]: index for key, index in _IDS_OF_LLAMA.items()} | settings
+    with refusal(f"merges, scores and types of tokens that fit each other in {name}"):
+        if splitting is None:
+            backend = _of_pieces(tokens, settings, header.architecture, name)
+        else:
+            backend = _of_bytes(tokens, settings["merges"], splitting)
+        _add_tokens(backend, tokens, settings["token_type"])
+    add_bos = splitting is None or splitting.add_bos
     token_by_role = {
         f"{key}_token": _token(tokens, settings, key, name) for key in _IDS if _IDS[key] in settings
     }
@@ -182,39 +182,16 @@ def _splitting(pre: str | None, name: str) -> Splitting:
     return SPLITTINGS[pre]
 
 
-def _of_bytes(
-    tokens: Sequence[str], lines: Sequence[str] | None, splitting: Splitting, name: str
-) -> Tokenizer:
+def _of_bytes(tokens: Sequence[str], lines: Sequence[str], splitting: Splitting) -> Tokenizer:
     """Tokenizer that merges bytes by pairs; `lines`: those of the pairs, in their order."""
-    if lines is None:
-        raise InputError(
-            f"expected tokenizer.ggml.merges in {name}, found none: convert the checkpoint anew"
-        )
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    merges = [_pair(line) for line in lines]
-    lost = next((pair for pair in merges if not {*pair, "".join(pair)} <= vocabulary.keys()), None)
-    if lost is not None:
-        raise InputError(
-            f"expected merges of tokens in {name}, found {short_repr(' '.join(lost))}, which is of "
-            "none: convert the checkpoint anew"
-        )
     # transformers writes empty affixes when it reads a Qwen's tokenizer: they say the same as none.
     affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab=vocabulary, merges=merges, ignore_merges=splitting.ignore_merges, **affixes
-        )
-    )
-    normalizer = normalizers.NFC() if splitting.nfc else None
-    return _with_steps(tokenizer, normalizer, splitting.pre_tokenizer, decoders.ByteLevel())
-
-
-def _with_steps(
-    tokenizer: Any, normalizer: object, pre_tokenizer: object, decoder: object
-) -> Tokenizer:
-    """The tokenizer with what stands before and behind its merges."""
-    tokenizer.normalizer, tokenizer.decoder = normalizer, decoder
-    tokenizer.pre_tokenizer = pre_tokenizer
+    merges = [_pair(line) for line in lines]
+    bpe = models.BPE(vocabulary, merges, ignore_merges=splitting.ignore_merges, **affixes)
+    tokenizer: Any = Tokenizer(bpe)
+    tokenizer.normalizer = normalizers.NFC() if splitting.nfc else None
+    tokenizer.pre_tokenizer, tokenizer.decoder = splitting.pre_tokenizer, decoders.ByteLevel()
     return tokenizer
 
 
@@ -241,30 +218,25 @@ def _of_pieces(
         tokens = [_BLANK * len(token) if token.strip(" ") == "" else token for token in tokens]
         scores: Sequence[float] = [-float(index) for index in range(len(tokens))]
     else:
-        scores = settings.get("scores", [])
-        if len(scores) != len(tokens):
-            raise InputError(
-                f"expected a score for each of {len(tokens)} tokens in {name}, found "
-                f"{len(scores)}: convert the checkpoint anew"
-            )
+        scores = settings["scores"]
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    unknown = _token(tokens, settings, "unk", name)
-    tokenizer = Tokenizer(
+    tokenizer: Any = Tokenizer(
         models.BPE(
-            vocab=vocabulary,
-            merges=_merges(vocabulary, scores),
-            unk_token=unknown,
+            vocabulary,
+            _merges(vocabulary, scores),
+            unk_token=_token(tokens, settings, "unk", name),
             fuse_unk=True,
             byte_fallback=True,
         )
     )
-    has_prefix = bool(settings.get("add_space_prefix", True))
-    prefix = [normalizers.Prepend(_BLANK)] if has_prefix else []
     steps = [decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
-    strip = [decoders.Strip(" ", 1, 0)] if has_prefix else []
-    replace = normalizers.Replace(" ", _BLANK)
-    normalizer = normalizers.Sequence([*prefix, replace])
-    return _with_steps(tokenizer, normalizer, None, decoders.Sequence([*steps, *strip]))
+    tokenizer.normalizer = normalizers.Replace(" ", _BLANK)
+    if settings.get("add_space_prefix", True):
+        prefix = [normalizers.Prepend(_BLANK), tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence(prefix)
+        steps.append(decoders.Strip(" ", 1, 0))
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
 
 
 def _merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
@@ -285,15 +257,12 @@ def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], types: Sequence[int
     """Control and unknown tokens are special; those of the model's makers (`<think>`) are tokens
     like others, but found whole.
     """
-    if len(types) != len(tokens):  # control tokens would be read as text
-        raise InputError(
-            f"expected a type for each of {len(tokens)} tokens in tokenizer.ggml.token_type, found "
-            f"{len(types)}: convert the checkpoint again with llama.cpp's convert_hf_to_gguf.py"
-        )
-    vocabulary = tokenizer.get_vocab()
-    added = [
-        AddedToken(token, normalized=False, special=kind != _USER_DEFINED)
-        for token, kind in zip(tokens, types, strict=True)
-        if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED) and token in vocabulary
-    ]
-    tokenizer.add_tokens(added)
+    # A type for each: without one a control token would be read as text.
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=kind != _USER_DEFINED)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
+            and tokenizer.token_to_id(token) is not None
+        ]
+    )

@@ -1,9 +1,11 @@
-"""Classes that go before TransformerLens' attention in a 16-bit model, and transformers' attention
-with float32 scores.
+"""What is made of TransformerLens' own classes, and those classes. Importing it imports
+TransformerLens, in three seconds.
 
-What they compute, and why: `models/precision/scores.py`.
+Classes that go before its attention in a 16-bit model, and transformers' attention with float32
+scores: what they compute, and why, says `models/precision/scores.py`.
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
 
 import sys
@@ -11,17 +13,43 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+from transformers.utils import logging as _transformers_logging
+
+# TransformerLens 4.3 sets transformers' log level to ERROR for the whole process when it is
+# imported (model_bridge/sources/transformers/source.py). The level is the user's: it is put back.
+_level = _transformers_logging.get_verbosity()
+from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
 from transformer_lens.model_bridge.generalized_components import (
     AttentionBridge,
+    BlockBridge,
     JointQKVAttentionBridge,
     JointQKVPositionEmbeddingsAttentionBridge,
 )
 from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
+from transformer_lens.model_bridge.sources import (
+    build_bridge_from_module,
+    detect_tokenizer_bos_eos,
+)
+
+_transformers_logging.set_verbosity(_level)
 
 from ostools.hooks.precision import SIXTEEN_BITS, cast_mask
+
+__all__ = [
+    "ArchitectureAdapter",
+    "BlockBridge",
+    "GeneralizedComponent",
+    "HookPoint",
+    "TransformerBridge",
+    "TransformerBridgeConfig",
+    "build_bridge_from_module",
+    "detect_tokenizer_bos_eos",
+]
 
 FLOAT32_SCORES = "ostools-float32-scores"
 """transformers' name for its eager attention with this arithmetic (`AttentionInterface`)."""

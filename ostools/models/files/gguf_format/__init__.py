@@ -1,1 +1,0 @@
-"""What a GGUF file says of itself: its header, its configuration, its tokenizer."""
