@@ -37,6 +37,22 @@ def test_equal_tokens_without_positions_stay_equal_in_every_layer() -> None:
     assert frame["rest_mean_cosine"].to_numpy() == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize(("weight", "rate"), [(0.29, 0.0), (0.31, 1.0)])
+def test_the_sink_rate_of_a_constructed_pattern(weight: float, rate: float) -> None:
+    """Every later query gives the first token `weight`, and the rest to itself."""
+    model = tiny_model("llama", **TINY)
+    pattern = torch.eye(N) * (1 - weight)
+    pattern[:, 0] += weight
+    with hooks.replace_pattern(model, pattern.expand(1, 4, N, N)):
+        frame: Any = ost.token_homogenization(
+            model, Prompt.from_ids(model, IDS), contexts=[N]
+        ).frame
+    blocks = frame[frame["layer"] < 2]
+    assert blocks["first_weight"].to_numpy() == pytest.approx(weight, abs=1e-7)
+    assert (blocks["sink_rate"] == rate).all()
+    assert frame[frame["layer"] == 2]["sink_rate"].isna().all()
+
+
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_against_a_plain_loop_on_transformers(family: Family) -> None:
     model = tiny_model(family, seed=3, scale=2.0, **TINY)
@@ -62,7 +78,6 @@ def test_against_a_plain_loop_on_transformers(family: Family) -> None:
                 )
             assert row["first_norm"] == pytest.approx(float(rows[0].norm()), rel=1e-5)
             assert row["rest_norm"] == pytest.approx(np.median(rows[1:].norm(dim=1)), rel=1e-5)
-            assert np.isnan(row["sink_rate"]) == (layer == len(out.attentions))
             if layer < len(out.attentions):
                 weights = out.attentions[layer][0, :, 1:size, 0].double().mean(-1)
                 assert row["first_weight"] == pytest.approx(float(weights.mean()), rel=1e-5)
