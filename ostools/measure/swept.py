@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -156,14 +156,16 @@ class Swept:
         options, names = cell.arguments, inspect.signature(function).parameters
         if self.casts:
             options["dtypes"] = [cell.dtype]
+        if "seed" in names:
+            # An estimate draws directions of its own for each text, so that its errors are not the
+            # same in all: an interval over texts would not see them.
+            options["seed"] = cell.seed + (0 if cell.text is None else cell.text.number)
         if cell.text is not None:
             return self._of_text(function, model, cell, cell.text, options)
         if "lengths" in names:
             options |= {"lengths": cell.lengths, "seeds": [cell.seed]}
             result = function(model, cell.task, mitigation=cell.mitigated, **options)
             return self.rows(result, cell), result.provenance
-        if "seed" in names:
-            options["seed"] = cell.seed
         return _each_prompt(function, model, cell, options)
 
     def _of_text(
@@ -184,26 +186,18 @@ class Swept:
         if len(too_short) == len(windows):
             raise InputError(f"expected a text of at least {cell.lengths[0]} tokens, found fewer")
         require_prompt_end(options.pop("position", None), "a text")
-        options["mitigation"], names = cell.mitigated, inspect.signature(function).parameters
-        if "seed" in names:
-            # An estimate draws directions of its own for each text, so that its errors are not the
-            # same in all: an interval over texts would not see them.
-            options["seed"] = cell.seed + text.number
+        options["mitigation"] = cell.mitigated
+        of_pairs = "lengths" in inspect.signature(function).parameters
         tables, results = [], []
-        for n, window in windows.items():
-            if window is None:
-                continue
-            start, ids = window
-            if "lengths" in names:
+        for n, (start, ids) in ((n, window) for n, window in windows.items() if window is not None):
+            if of_pairs:
                 pair = _pair(function.__name__, model, cell, ids)
                 results.append(function(model, pair, lengths=[n], **options))
             else:
                 results.append(function(model, Prompt.from_ids(model, ids), **options))
             tables.append(self.rows(results[-1], cell).assign(length=n, start=start))
-        table, provenance = pd.concat(tables, ignore_index=True), results[-1].provenance
-        if too_short:
-            parameters = {**provenance.parameters, TOO_SHORT: too_short}
-            provenance = replace(provenance, parameters=parameters)
+        added = {TOO_SHORT: too_short} if too_short else {}
+        table, provenance = _joined(tables, results[-1], added)
         return (table if "status" in table else table.assign(status=ACTIVE)), provenance
 
 
@@ -231,9 +225,14 @@ def _each_prompt(
         with mitigations.running(model, mitigation):
             results.append(function(model, read_prompts[-1].prompt(model), **options))
         tables.append(results[-1].frame.assign(length=length, status=effect.status(task_prompt)[0]))
-    provenance = results[-1].provenance
-    parameters = provenance.parameters | {"read_at": reading(model, read_prompts)}
-    return pd.concat(tables, ignore_index=True), replace(provenance, parameters=parameters)
+    return _joined(tables, results[-1], {"read_at": reading(model, read_prompts)})
+
+
+def _joined(tables: Sequence[Frame], last: Result, parameters: Mapping[str, object]) -> Rows:
+    """The tables of all prompts, with the provenance of the last result and what is added to it."""
+    provenance = last.provenance
+    provenance = replace(provenance, parameters={**provenance.parameters, **parameters})
+    return pd.concat(tables, ignore_index=True), provenance
 
 
 def the_one(rows: Frame, name: str) -> str:

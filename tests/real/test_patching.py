@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import ostools as ost
-from tests.measure.patching.plain_loop import patched_logits
 from tests.real.conftest import Real
+from tests.real.plain_loop import patched_logits
 
 pytestmark = pytest.mark.slow
 TEXTS = ("The capital of Germany is the city of", "The capital of France is the city of")

@@ -11,10 +11,8 @@ Cost: for each part one forward pass a prompt (answers), or two (collapse).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Unpack
 
 import pandas as pd
@@ -38,7 +36,6 @@ from ostools.measure.ablation.questions import (
     AblatedPrompt,
     Logit,
     MeasureName,
-    ScalarMeasure,
     Target,
     What,
     all_targets,
@@ -192,23 +189,26 @@ def ablation(
             "ablation: expected a prompt or a task, found both: a prompt has no lengths, no seeds "
             "and no line to begin"
         )
-    settings: dict[str, object] = {
-        "task": ablated[0].task,
-        "lengths": [prompt.length for prompt in ablated],
-        "seeds": list(seeds),
-        "what": what,
-        "targets": parts,
-        "top": top,
-        "begun": prefilled,
-        "measures": list(ablated[0].measures),
-        "logit": logit,
+    provenance = Provenance.collect(
+        model,
+        tuple(ablated[0].prompt.tolist()) if len(ablated) == 1 else None,
+        measurement="ablation",
+        task=ablated[0].task,
+        lengths=[prompt.length for prompt in ablated],
+        seeds=list(seeds),
+        what=what,
+        targets=parts,
+        top=top,
+        begun=prefilled,
+        measures=list(ablated[0].measures),
+        logit=logit,
         **encoding,
-        "computed_in": str(next(work.parameters()).dtype).removeprefix("torch."),
-    }
-    ids = tuple(ablated[0].prompt.tolist()) if len(ablated) == 1 else None
-    provenance = Provenance.collect(model, ids, measurement="ablation", **settings)
+        computed_in=str(next(work.parameters()).dtype).removeprefix("torch."),
+    )
+    rows = []
     with torch.inference_mode(False), true_arithmetic(work):
-        rows = _all_rows(work, ablated, parts, what, top, progress)
+        for asked, part in with_progress(ablated, progress):
+            rows += _rows(work, asked, parts or all_targets(work, what, asked.prompt, top), part)
     frame: Frame = pd.DataFrame(rows).assign(what=what)[list(_COLUMNS)]
     return Ablation(
         frame.astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")), provenance
@@ -230,10 +230,11 @@ def _measure_names(
         impossible["collapse"] = "the two prompts of a pair have different edges: leave it out"
     if is_prompt and logit is None:
         impossible["answers"] = "the answer to a prompt is not known: give logit, its token"
-    names: Sequence[MeasureName]
-    names = [name for name in MEASURES if name not in impossible] or MEASURES[1:]
-    if measures is not None:
-        names = distinct("measures", measures)
+    names: Sequence[MeasureName] = (
+        [name for name in MEASURES if name not in impossible] or MEASURES[1:]
+        if measures is None
+        else distinct("measures", measures)
+    )
     for name in names:
         if name in impossible:
             raise InputError(
@@ -245,21 +246,6 @@ def _measure_names(
             f"{', '.join(names)}"
         )
     return names
-
-
-def _all_rows(
-    model: TransformerBridge,
-    prompts: Sequence[AblatedPrompt],
-    targets: Sequence[Target] | None,
-    what: What,
-    top: int,
-    progress: Progress | None,
-) -> list[dict[str, object]]:
-    """Rows of every prompt, of the targets or of all that the prompt has."""
-    rows = []
-    for prompt, part in with_progress(prompts, progress):
-        rows += _rows(model, prompt, targets or all_targets(model, what, prompt.prompt, top), part)
-    return rows
 
 
 def _rows(
@@ -276,21 +262,17 @@ def _rows(
         )
     where = {"task": prompt.task, "length": prompt.length, "seed": prompt.seed, "tokens": n}
     values = {
-        name: _value(model, measure, "with nothing taken out")
+        name: measure.value(model, "with nothing taken out")
         for name, measure in prompt.measures.items()
     }
     if "collapse" in values:
         require_apart(model, prompt.prompt, values["collapse"])
-    weight = next(model.parameters())
-    gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device, requires_grad=True)
-    gated = partial(hooks.gated, model, targets)
-    slopes = {
-        name: measure.slopes(model, gated, gates) for name, measure in prompt.measures.items()
-    }
+    slopes = {name: measure.slopes(model, targets) for name, measure in prompt.measures.items()}
+    gone = torch.zeros_like(next(model.parameters()).flatten()[:1])
     for index, target in enumerate(targets):
         for name, measure in prompt.measures.items():
-            with hooks.gated(model, [target], torch.zeros_like(weight[0, :1])):
-                ablated = _value(model, measure, f"without {target}")
+            with hooks.gated(model, [target], gone):
+                ablated = measure.value(model, f"without {target}")
             yield {
                 **where,
                 **columns_of(target),
@@ -302,14 +284,3 @@ def _rows(
                 "predicted_effect": -float(slopes[name][index]),
             }
         tell(progress, index + 1, len(targets))
-
-
-def _value(model: TransformerBridge, measure: ScalarMeasure, where: str) -> float:
-    """The number of a measure. Raises `InputError` for one that is not finite."""
-    value = measure.value(model)
-    if not math.isfinite(value):
-        raise InputError(
-            f"ablation: the {measure.quantity} {where} is not finite; the model's weights or its "
-            "dtype are broken"
-        )
-    return value

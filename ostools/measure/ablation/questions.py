@@ -11,8 +11,8 @@ however many parts carry a gate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, Unpack, get_args
 
@@ -34,8 +34,6 @@ from ostools.tasks import Task, label
 Ids: TypeAlias = Int[Tensor, " _"]
 """Token ids, on the model's device."""
 Logit: TypeAlias = str | int | Sequence[str | int]
-Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
-"""From gates to the context that puts them on a model."""
 Target = Head | Edge | Sublayer
 
 MeasureName = Literal["collapse", "answers"]
@@ -59,17 +57,24 @@ class ScalarMeasure:
     quantity: str
     number: Callable[[TransformerBridge], Float[Tensor, ""]]
 
-    def value(self, model: TransformerBridge) -> float:
+    def value(self, model: TransformerBridge, where: str = "as the model is") -> float:
+        """The number. Raises `InputError` for one that is not finite."""
         with torch.no_grad():
-            return float(self.number(model))
+            value = float(self.number(model))
+        if not math.isfinite(value):
+            raise InputError(
+                f"ablation: the {self.quantity} {where} is not finite; the model's weights or its "
+                "dtype are broken"
+            )
+        return value
 
     def slopes(
-        self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]
-    ) -> Float[Tensor, " gate"]:
-        """d m / d g at the values of `gates`, which require a gradient and which `gated` puts on
-        the model.
-        """
-        with torch.enable_grad(), gated(gates):
+        self, model: TransformerBridge, targets: Sequence[Target]
+    ) -> Float[Tensor, " target"]:
+        """d m / d g at g = 1, a gate on each target."""
+        weight = next(model.parameters())
+        gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device)
+        with torch.enable_grad(), hooks.gated(model, targets, gates.requires_grad_()):
             number = self.number(model)
         if not number.requires_grad:  # an active edit cuts every gate off
             return torch.zeros_like(gates)
@@ -172,16 +177,11 @@ def of_task(
             "model thinks first: ask without it, chat=False"
         )
     prompt, answer = _split(model, task_prompt, prefilled)
-    measures: dict[str, ScalarMeasure] = {}
-    for name in names:
-        if name == "collapse":
-            longer = render_prompt(model, task, length + 1, seed=seed, **encoding)
-            measures[name] = pair_distance(prompt, _split(model, longer, prefilled)[0])
-        elif logit is not None:
-            measures[name] = token_score(model, prompt, logit)
-        else:
-            ends = _tensor(model, sorted(line_ends(model)))
-            measures[name] = log_probability(prompt, answer, ends)
+    extended = prompt
+    if "collapse" in names:
+        longer = render_prompt(model, task, length + 1, seed=seed, **encoding)
+        extended, _ = _split(model, longer, prefilled)
+    measures = {name: _measure(model, name, prompt, extended, answer, logit) for name in names}
     return AblatedPrompt(label(task), length, seed, prompt, measures)
 
 
@@ -192,13 +192,26 @@ def of_prompt(
     theorem's: the last token once more.
     """
     ids = fitted(model, prompt).ids.tolist()
-    tokens, measures = _tensor(model, ids), {}
+    tokens = extended = _tensor(model, ids)
     if "collapse" in names:
-        extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()
-        measures["collapse"] = pair_distance(tokens, _tensor(model, extended))
+        extended = _tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist())
+    measures = {name: _measure(model, name, tokens, extended, tokens[:0], logit) for name in names}
+    return AblatedPrompt("prompt", None, None, tokens, measures)
+
+
+def _measure(
+    model: TransformerBridge,
+    name: MeasureName,
+    prompt: Ids,
+    extended: Ids,
+    answer: Ids,
+    logit: Logit | None,
+) -> ScalarMeasure:
+    if name == "collapse":
+        return pair_distance(prompt, extended)
     if logit is not None:
-        measures["answers"] = token_score(model, tokens, logit)
-    return AblatedPrompt("prompt", None, None, tokens, {name: measures[name] for name in names})
+        return token_score(model, prompt, logit)
+    return log_probability(prompt, answer, _tensor(model, sorted(line_ends(model))))
 
 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:

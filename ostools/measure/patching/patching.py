@@ -54,7 +54,6 @@ from ostools.tasks import Question
 from ostools.tasks.questions import question
 
 DENOISING, NOISING, KNOCKOUT = "denoising", "noising", "knockout"
-DIRECTIONS = (DENOISING, NOISING)
 LOG_P, LOGIT, DIFFERENCE = "log_probability", "logit", "logit_difference"
 _COLUMNS = (
     *("direction", "part", "layer", "position", "positions", "token", "head"),
@@ -186,9 +185,17 @@ def patch(
     queries = _queries(what, query_positions, pos)
     answer = _answer(model, mitigated, logit)
     texts = [token_text(model.tokenizer, token) for token in answer]
-    about: dict[str, object] = {"what": what, "window": window, "queries": queries}
-    about |= {"logit": texts, "logit_ids": answer, "corrupt_ids": corrupt_ids}
-    provenance = Provenance.collect(model, clean_ids, measurement="patch", **about)
+    provenance = Provenance.collect(
+        model,
+        clean_ids,
+        measurement="patch",
+        what=what,
+        window=window,
+        queries=queries,
+        logit=texts,
+        logit_ids=answer,
+        corrupt_ids=corrupt_ids,
+    )
     part_rows = _part_rows(patches, mitigated.prompts[0])
     tables = []
     with differentiated(model, mitigated) as work:
@@ -208,17 +215,15 @@ def patch(
                 predicted = patcher.predicted(host, donor, patches)
             share = effect / (donor.numbers - host.numbers)
             for place, quantity in enumerate((LOG_P, DIFFERENCE if len(answer) == 2 else LOGIT)):
-                table = part_rows.assign(
-                    direction=direction,
-                    quantity=quantity,
-                    clean=float(clean.numbers[0, place]),
-                    corrupt=float(corrupted.numbers[0, place]),
-                    patched=patched[:, place].numpy(),
-                    effect=effect[:, place].numpy(),
-                    share=share[:, place].numpy(),
-                    predicted_effect=predicted[:, place].numpy(),
-                )
-                tables.append(table)
+                numbers = {
+                    "clean": float(clean.numbers[0, place]),
+                    "corrupt": float(corrupted.numbers[0, place]),
+                    "patched": patched[:, place].numpy(),
+                    "effect": effect[:, place].numpy(),
+                    "share": share[:, place].numpy(),
+                    "predicted_effect": predicted[:, place].numpy(),
+                }
+                tables.append(part_rows.assign(direction=direction, quantity=quantity, **numbers))
     frame: Frame = pd.concat(tables, ignore_index=True)
     frame = frame.assign(answer=texts[0], against="".join(texts[1:]))[list(_COLUMNS)]
     described = mitigated.described(model) | {"computed_in": str(dtype).removeprefix("torch.")}
@@ -340,28 +345,25 @@ def _require_apart(
 ) -> None:
     """Refuse two runs whose numbers rounding alone keeps apart."""
     size = max(clean.logit_size, corrupt.logit_size)
-    rounding = _ROUNDINGS * torch.finfo(dtype).eps * size
-    for ours, theirs in zip(clean.numbers[0].tolist(), corrupt.numbers[0].tolist(), strict=True):
-        if not abs(ours - theirs) > rounding:
-            raise InputError(
-                "patch: expected clean and corrupt runs that differ in "
-                f"{' - '.join(map(repr, texts))}, found {ours:.6g} and {theirs:.6g}, within "
-                "rounding: of no gap there is no share"
-            )
+    gaps = (clean.numbers - corrupt.numbers)[0].abs()
+    if not bool((gaps > _ROUNDINGS * torch.finfo(dtype).eps * size).all()):
+        raise InputError(
+            "patch: expected clean and corrupt runs that differ in "
+            f"{' - '.join(map(repr, texts))}, found log p and logit {gaps.tolist()} apart, within "
+            "rounding: of no gap there is no share"
+        )
 
 
 def _part_rows(patches: Sequence[Patch], prompt: Prompt) -> Frame:
     """What says which part a row is of, a row a patch."""
-    rows: list[tuple[object, ...]] = []
+    rows = []
     for layers, positions, head in patches:
-        first, last = min(layers), max(layers)
-        window = f"layer {first}" + f"-{last}" * (last > first)
+        window = f"layer {layers[0]}" + f"-{layers[-1]}" * (len(layers) > 1)
         places = ",".join(map(str, positions))
-        token = "".join(prompt.tokens[place] for place in positions)
+        row: tuple[object, ...] = (f"{window}, head {head}", None, "")
         if head is None:
-            part, position = f"{window}, position {places}", next(iter(positions))
-        else:
-            part, position, token = f"{window}, head {head}", None, ""
-        rows.append((part, position, token, first, places, head))
+            token = "".join(prompt.tokens[place] for place in positions)
+            row = (f"{window}, position {places}", positions[0], token)
+        rows.append((*row, layers[0], places, head))
     names = ["part", "position", "token", "layer", "positions", "head"]
     return pd.DataFrame(rows, columns=names).astype({"position": "Int64", "head": "Int64"})

@@ -83,12 +83,10 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
         for table in (frame_of(first), frame_of(second))
     )
     groups = [set(map(tuple, rows[_GROUP].to_numpy())) for rows in (first_rows, second_rows)]
-    for linearisation, norm, layer in sorted(groups[0] ^ groups[1], key=str):
-        side = "first" if (linearisation, norm, layer) in groups[0] else "second"
+    if groups[0] != groups[1]:
         raise InputError(
-            "compare: expected the same linearisations, norms and layers in both, found "
-            f"{linearisation!r} ({norm} norm, layer {layer}) in the {side} alone: measure both "
-            "with the same arguments"
+            "compare: expected the same linearisations, norms and layers in both, found in one "
+            f"alone {min(groups[0] ^ groups[1], key=str)}: measure both with the same arguments"
         )
     keys = [*_GROUP, "position"]
     joined = first_rows.merge(
@@ -119,18 +117,12 @@ def _require_same_tokens(first: Result, second: Result) -> None:
         for result in (first, second)
         for texts in [frame_of(result).drop_duplicates("position").sort_values("position")["token"]]
     )
-    if ours == theirs:
-        return
-    difference = f"{len(ours)} tokens and {len(theirs)}"
-    if len(ours) == len(theirs):
-        at = agreeing(ours, theirs)
-        texts = (f"{text!r} (id {index})" for index, text in (ours[at], theirs[at]))
-        difference = f"{' and '.join(texts)} at position {at}"
-    raise InputError(
-        f"compare: expected two results of the same tokens, found {difference}: ratios are taken "
-        "token by token, so measure "
-        "both on one prompt, with models of one tokenizer"
-    )
+    if ours != theirs:
+        raise InputError(
+            f"compare: expected two results of the same tokens, found {len(ours)} and "
+            f"{len(theirs)} tokens, which differ at position {agreeing(ours, theirs)}: ratios are "
+            "taken token by token, so measure both on one prompt, with models of one tokenizer"
+        )
 
 
 def by_norm(
@@ -166,14 +158,12 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     differ = [
         word for name, word in _SAME.items() if first.model.get(name) != second.model.get(name)
     ]
-    edits = [
-        [edit.partition(" (with-block ")[0] for edit in provenance.edits]
-        for provenance in (first, second)
-    ]
-    if edits[0] != edits[1]:
-        differ.append("edits")
-    elif first.edits != second.edits:  # the number of a with-block does not say what an edit does
-        differ.append("perhaps edits, of which words do not say what they do")
+    if first.edits != second.edits:  # the number of a with-block does not say what an edit does
+        words = [
+            [edit.partition(" (with-block ")[0] for edit in one.edits] for one in (first, second)
+        ]
+        perhaps = "perhaps edits, of which words do not say what they do"
+        differ.append(perhaps if words[0] == words[1] else "edits")
     names = [provenance.mitigation or NONE for provenance in (first, second)]
     parameters = {**first.parameters, "differ": differ, "second": second.as_dict()}
     if names[0] != names[1]:

@@ -118,10 +118,9 @@ def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
         needed, norm = group["linearisation"].iloc[0], group["norm"].iloc[0]
         partner = profile.loc[(profile["linearisation"] == needed) & (profile["norm"] == norm)]
         if partner.empty:
-            linearisation_names = ", ".join(sorted(set(profile["linearisation"])))
             raise InputError(
                 f"variant {variant!r} stands beside the {needed!r} derivative, the profile has "
-                f"{linearisation_names}: "
+                f"{', '.join(sorted(set(profile['linearisation'])))}: "
                 f"measure it with sensitivity(..., linearisations=[{needed!r}])"
             )
         rows.append(

@@ -114,14 +114,13 @@ def test_contexts_double_from_eight_to_the_text() -> None:
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    with pytest.raises(
-        InputError, match="contexts: expected from 3 to the 10 tokens of the text, found 11"
+    for tokens, contexts, message in (
+        (IDS, [4, 11], "contexts: expected from 3 to the 10 tokens of the text, found 11"),
+        (IDS, [2], "contexts: expected whole numbers of at least 3, found 2"),
+        ([2, 40], None, "expected from 3 to the 2 tokens of the text, found 2"),
     ):
-        ost.token_homogenization(model, prompt, contexts=[4, 11])
-    with pytest.raises(InputError, match="contexts: expected whole numbers of at least 3, found 2"):
-        ost.token_homogenization(model, prompt, contexts=[2])
-    with pytest.raises(InputError, match="expected from 3 to the 2 tokens of the text, found 2"):
-        ost.token_homogenization(model, Prompt.from_ids(model, [2, 40]))
+        with pytest.raises(InputError, match=message):
+            ost.token_homogenization(model, Prompt.from_ids(model, tokens), contexts=contexts)
     with (
         pytest.raises(InputError, match="expected a model without edits"),
         hooks.ablate_heads(model, [(0, 1)]),

@@ -172,6 +172,29 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
     ("arguments", "error", "message"),
     [
         (
+            {"task": None},
+            InputError,
+            "expected a task, such as 'figure-5a', or prompt=, .* neither",
+        ),
+        ({"prompt": "a"}, InputError, "found both"),
+        ({"lengths": []}, InputError, "whole numbers of at least 1, found none"),
+        (
+            {"dtypes": ["bfloat61"]},
+            InputError,
+            "unknown dtype 'bfloat61': did you mean 'bfloat16'",
+        ),
+        (
+            {"task": "figure-5e"},
+            InputError,
+            "unknown task 'figure-5e': did you mean 'figure-5",
+        ),
+        (
+            {"task": "figure-5a", "seeds": [0, 1]},
+            InputError,
+            "figure-5a draws nothing at random",
+        ),
+        ({"layers": [3]}, InputError, r"0\.\.2, found \[3\]"),
+        (
             {"task": "letters", "mitigation": compose(SlidingWindow(3), Hint())},
             InputError,
             "letters ends in what is repeated, and sliding-window:window=3 . hint rewrites prompts: give a task such as",

@@ -1,5 +1,5 @@
 """Activation patching: exact on a model that copies, equal to the other run where everything is
-patched, and against plain loops on Hugging Face's and TransformerLens' own hooks."""
+patched, and against TransformerLens' own patching."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from transformer_lens import patching as lens
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoModelForCausalLM
 
 import ostools as ost
 from ostools import hooks, tasks
@@ -24,9 +23,7 @@ from ostools.measure.patching import patching as patching_module
 from ostools.measure.patching import runs
 from ostools.measure.patching.runs import SITES, PromptRun
 from ostools.models import Prompt
-from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
-from tests.measure.patching.plain_loop import patched_logits
 from tests.sets import quick
 
 CLEAN, CORRUPT = [2, 40, 50, 60, 61, 70], [2, 40, 51, 60, 61, 70]
@@ -204,25 +201,6 @@ def test_the_edges_of_a_set_over_a_window() -> None:
         expected = [float(logits.log_softmax(-1)[7]), float(logits[7] - logits[9])]
         found = frame.query(f"layer == {first} and position == 1")["patched"].to_numpy()
         assert found == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("what", ["residual", "attention-out", "mlp-out", "heads", "edges"])
-def test_against_a_loop_over_hooks_on_transformers_own_model(
-    embedded: TransformerBridge, what: Any
-) -> None:
-    plain = AutoModelForCausalLM.from_pretrained(EMBEDDED_DIRECTORY, attn_implementation="eager")
-    question = tasks.questions("count-ones-bernoulli", lengths=[6])[0]
-    places = range(int(embedded.cfg.n_heads)) if what == "heads" else (15, 20, 58)
-    options: dict[str, Any] = {} if what == "heads" else {"positions": list(places)}
-    result = ost.patch(embedded, question, what=what, layers=[1, 2], first_order=False, **options)
-    clean: Any = result.provenance.token_ids
-    corrupt = result.provenance.parameters["corrupt_ids"]
-    answer, other = result.provenance.parameters["logit_ids"]
-    rows: Any = result.frame.query("direction != 'noising' and quantity == 'logit_difference'")
-    for row in rows.itertuples():
-        place = row.head if what == "heads" else row.position
-        logits = patched_logits(plain, clean, corrupt, what, row.layer, place)
-        assert row.patched == pytest.approx(float(logits[answer] - logits[other]), abs=1e-4)
 
 
 def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
