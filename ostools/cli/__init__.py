@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from ostools.cli.commands import COMMANDS, VERBS, Command, declared
-from ostools.cli.global_options import on_one_line
+from ostools.cli.terminal import on_one_line
 from ostools.ground.errors import in_words, unknown_name
 
 # What shells give a program that Ctrl-C ended.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ostools.cli import terminal
 from ostools.cli.commands import Command
-from ostools.cli.global_options import GLOBALS
+from ostools.cli.terminal import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import torch
 
 from ostools.cli import terminal
 from ostools.cli.commands import Command
-from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Value
+from ostools.cli.terminal import GLOBALS
 from ostools.ground import InsufficientMemoryError
 from ostools.ground.arguments import full_signature
 from ostools.ground.memory import available_memory

@@ -11,9 +11,9 @@ import click
 
 from ostools.cli import terminal
 from ostools.cli.commands import Command, read_arguments
-from ostools.cli.global_options import GLOBALS, set_globals
 from ostools.cli.hosted import hosted_result
 from ostools.cli.prompts import Value, in_model, read_prompts
+from ostools.cli.terminal import GLOBALS, set_globals
 from ostools.ground import InputError, Progress
 from ostools.ground.memory import collector_at_rest
 

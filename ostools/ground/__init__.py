@@ -8,7 +8,18 @@ time: less where it ran out. `pooling`: long prompts in few cells.
 `words`: how sentences write numbers.
 """
 
-from ostools.ground.arguments import checked_arguments
+from ostools.ground.arguments import (
+    Count,
+    Lengths,
+    Seed,
+    checked_arguments,
+    checked_lengths,
+    checked_seeds,
+    is_whole,
+    parse_lengths,
+    whole_number,
+    whole_numbers,
+)
 from ostools.ground.errors import (
     OF_A_LEFT_HOOK,
     InputError,
@@ -30,17 +41,6 @@ from ostools.ground.lens import (
 )
 from ostools.ground.names import Position, checked_list, checked_name, distinct
 from ostools.ground.progress import Progress, part_of, tell, with_progress
-from ostools.ground.whole_numbers import (
-    Count,
-    Lengths,
-    Seed,
-    checked_lengths,
-    checked_seeds,
-    is_whole,
-    parse_lengths,
-    whole_number,
-    whole_numbers,
-)
 
 __all__ = [
     "OF_A_LEFT_HOOK",

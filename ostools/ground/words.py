@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ostools.ground.whole_numbers import in_a_row
+from ostools.ground.arguments import in_a_row
 
 
 def number(value: float) -> str:

@@ -32,8 +32,7 @@ from ostools.results.files import (
     table_as_json,
     write_atomically,
 )
-from ostools.results.frames import Chart, Column, Frame, Looks, Row
-from ostools.results.table_head import TableHead
+from ostools.results.table_head import Chart, Column, Frame, Looks, Row, TableHead
 
 if TYPE_CHECKING:
     from ostools.ground.lens import TransformerBridge

@@ -1,11 +1,34 @@
-"""The part of a result's table that a terminal shows: which rows, which columns, in which order."""
+"""The part of a result's table that a terminal shows: which rows, which columns, in which order.
+
+How tables, their parts and charts are called in annotations.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ostools.results.frames import Frame
+import pandas as pd
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    # pandas' own annotations call every selection a DataFrame, a Series or an array, so that a type
+    # checker objects to each step. It sees `Any` here; at run time (and under beartype in the
+    # tests) the names are what they say.
+    Frame: TypeAlias = Any
+    Column: TypeAlias = Any
+    Row: TypeAlias = Any
+    Chart: TypeAlias = alt.TopLevelMixin
+else:
+    Frame, Column, Row = pd.DataFrame, pd.Series, pd.Series
+    Chart = object  # Altair is imported when something is drawn
+Looks: TypeAlias = dict[str, Any]
+"""Properties of an Altair object by name, and parts of a specification: what Altair itself types as
+anything.
+"""
+
 
 _LENGTHS = 16
 """Lengths of a curve that are shown."""

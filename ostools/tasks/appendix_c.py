@@ -28,10 +28,9 @@ from functools import cache
 from itertools import groupby
 from typing import Literal, get_args
 
-from ostools.ground.arguments import typed_fields
+from ostools.ground.arguments import typed_fields, whole_number
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
-from ostools.ground.whole_numbers import whole_number
 from ostools.mitigations import Bar, Hint
 from ostools.tasks.base import Task
 

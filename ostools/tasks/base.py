@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from ostools.ground.arguments import checked_seeds
 from ostools.ground.errors import InputError
-from ostools.ground.whole_numbers import checked_seeds
 
 
 class AnyTask(ABC):

@@ -16,8 +16,8 @@ from itertools import groupby
 from typing import cast, overload
 
 from ostools import mitigations
+from ostools.ground.arguments import checked_lengths, whole_number
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.mitigations import Bar, Mitigation, insert, rewrite
 from ostools.mitigations.registry import Listed, Registry
 from ostools.tasks.appendix_c import NAMES

@@ -23,9 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from ostools.ground.arguments import typed_fields
+from ostools.ground.arguments import typed_fields, whole_number
 from ostools.ground.errors import InputError
-from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.appendix_c import WORDS
 from ostools.tasks.base import Task
 

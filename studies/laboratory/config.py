@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ostools.ground.arguments import whole_number
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
-from ostools.ground.whole_numbers import whole_number
 from ostools.theory.positions import ENCODINGS
 from studies.laboratory.prompts import TASKS
 

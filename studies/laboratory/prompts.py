@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from ostools.ground.arguments import whole_number
 from ostools.ground.names import checked_name
-from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.base import Task
 
 LETTERS = {"first": "F", "last": "L", "count": "C"}

@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ostools.ground.arguments import checked_lengths, checked_seeds, whole_numbers
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_numbers
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
 from studies.laboratory import runs

@@ -15,7 +15,7 @@ import pytest
 
 import ostools as ost
 from ostools.cli.commands import COMMANDS, MEASURED, Command, declared
-from ostools.cli.global_options import parse_bytes
+from ostools.cli.terminal import parse_bytes
 from ostools.ground.arguments import full_signature
 from ostools.ground.errors import InputError
 from ostools.measure.measurement import RECORDS

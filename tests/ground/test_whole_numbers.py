@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.ground.whole_numbers import (
+from ostools.ground.arguments import (
     checked_lengths,
     checked_seeds,
     parse_lengths,
     whole_number,
     whole_numbers,
 )
+from ostools.ground.errors import InputError
 
 
 @pytest.mark.parametrize("found", [1.5, True, np.bool_(True), None, "a", 1j])

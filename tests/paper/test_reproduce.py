@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ostools.ground.arguments import parse_lengths
 from ostools.ground.errors import InputError
-from ostools.ground.whole_numbers import parse_lengths
 from ostools.paper.claims.claim import (
     AGREES,
     BY_CONSTRUCTION,

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from ostools.cli import terminal
 from ostools.cli.commands import MEASURED
-from ostools.cli.global_options import on_one_line
+from ostools.cli.terminal import on_one_line
 from ostools.mitigations import named as mitigations_named
 from ostools.mitigations.registry import Listed
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli import terminal
-from ostools.cli.global_options import GLOBALS
 from ostools.cli.running import at_work
+from ostools.cli.terminal import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ostools.cli import terminal
-from ostools.cli.global_options import GLOBALS
+from ostools.cli.terminal import GLOBALS
 
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import Count, InputError, Position, Progress, Seed, TransformerBridge, tell
-from ostools.ground.whole_numbers import at_least
+from ostools.ground.arguments import at_least
 from ostools.hooks.register import Order, attached, with_input
 from ostools.hooks.sites import points, require_open
 from ostools.measure.jacobian.certificate import Claim, certify

@@ -26,9 +26,8 @@ from ostools.ground import (
     distinct,
     with_progress,
 )
-from ostools.ground.arguments import allowed
+from ostools.ground.arguments import allowed, at_least
 from ostools.ground.names import METHOD_KINDS, Linearisation, Method, SketchedMethod
-from ostools.ground.whole_numbers import at_least
 from ostools.hooks.sites import is_closed, unknown_inside
 from ostools.measure.jacobian.linearisation_run import measured
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, Linearised, differentiated

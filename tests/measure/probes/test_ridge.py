@@ -13,14 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.measure.probes.ridge import PENALTIES, coordinates, predicted
 from ostools.measure.probes.scores import (
     BETWEEN,
     BEYOND,
+    PENALTIES,
     SAME,
     TESTS,
     Place,
     Split,
+    coordinates,
+    predicted,
     rows_of,
     said_by_probes,
     splits,

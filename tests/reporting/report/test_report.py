@@ -163,7 +163,7 @@ def test_what_cannot_be_measured_is_refused_and_leaves_no_file(tmp_path: Path) -
 
 
 def test_lengths_are_written_as_the_command_line_reads_them() -> None:
-    from ostools.ground.whole_numbers import parse_lengths
+    from ostools.ground.arguments import parse_lengths
 
     for lengths in ([1, 2, 3, 8, 16, 17], [5], list(range(1, 257)), [1, 3, 5]):
         assert parse_lengths(lengths_text(lengths)) == lengths
