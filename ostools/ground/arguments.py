@@ -16,7 +16,7 @@ import re
 import types
 import typing
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from numbers import Integral, Real
 from os import PathLike
@@ -155,9 +155,14 @@ def _items(item: object, value: object) -> object:
     is_listed = isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
     if not is_listed or isinstance(value, Mapping):
         return _REFUSED
-    if not is_text:
+    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
+    is_record = bool(fields) and Ellipsis not in fields  # such as (layer, head)
+    if not (is_text or is_record):
         return value
     items = list(typing.cast(Iterable[object], value))
+    for element in items if is_record else ():
+        if not isinstance(element, Sized) or len(element) != len(fields):
+            raise ValueError(f"expected {len(fields)} numbers each, found {short_repr(element)}")
     return items if all(_read(item, element) is not _REFUSED for element in items) else _REFUSED
 
 

@@ -17,7 +17,7 @@ from typing import cast, overload
 
 from ostools import mitigations
 from ostools.ground.arguments import checked_lengths, whole_number
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.mitigations import Bar, Mitigation, insert, rewrite
 from ostools.mitigations.registry import Listed, Registry
 from ostools.tasks.appendix_c import NAMES
@@ -263,7 +263,18 @@ def prompts_jsonl(question_list: Iterable[Question]) -> str:
     (what to send, as it stands), key (the right answer) and line (the right final line). The last
     two are for people: send neither.
     """
-    return "".join(json.dumps(as_row(item)) + "\n" for item in question_list)
+    return "".join(json.dumps(as_row(item)) + "\n" for item in checked_questions(question_list))
+
+
+def checked_questions(value: object) -> tuple[Question, ...]:
+    """The questions. Raises `InputError` for anything else."""
+    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    items = tuple(cast(Iterable[Question], value)) if is_several else (cast(Question, value),)
+    if wrong := [item for item in items if not isinstance(item, Question)]:
+        raise InputError(
+            f"expected questions, as ost.tasks.questions gives them, found {short_repr(wrong[0])}"
+        )
+    return items
 
 
 def as_row(question: Question) -> dict[str, str | int]:

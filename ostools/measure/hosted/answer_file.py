@@ -26,6 +26,7 @@ from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.mitigations.named import NONE
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.tasks import Question
+from ostools.tasks.questions import checked_questions
 
 SETTINGS = ("model", "endpoint", "temperature", "max_tokens")
 """How answers were made: one way for all answers of a file."""
@@ -138,7 +139,7 @@ def read_answers(
 
 def questions_by_id(questions: Iterable[Question]) -> dict[str, Question]:
     """Return the questions by their ids. Raises `InputError` for a question that is there twice."""
-    question_list = list(questions)
+    question_list = checked_questions(questions)
     by_id = {question.id: question for question in question_list}
     if len(by_id) != len(question_list):
         raise InputError(

@@ -19,8 +19,8 @@ from ostools.reporting.findings.collapse import (
     vectors_at,
 )
 from ostools.reporting.forms import Marks, curve, heat, layers_up, log_colour, log_rows, panel_grid
-from ostools.reporting.style import axes, draw
-from ostools.results import Chart, Frame, Looks
+from ostools.reporting.style import axes, draw, theme
+from ostools.results import Chart, Frame, Looks, frame_of
 
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
@@ -29,14 +29,15 @@ _RELATIVE = "L2 distance / norm of v^(l)"
 
 
 def collapse_result_chart(result: Collapse) -> Chart:
-    """The curves dtype by dtype; layer by layer where several were measured.
+    """The curves dtype by dtype; layer by layer where several were measured, as the growth of one
+    rounding where one is among the precisions.
 
     With parts stored in few bits, or more than four dtypes, the precisions side by side.
     """
     names = set(result.frame["dtype"])
     parts = {Precision.of_name(name).part for name in names}
     if len(set(result.frame["layer"])) > 1:
-        return collapse_layers_chart(result)
+        return growth_chart(result) if "once" in parts else collapse_layers_chart(result)
     return precision_chart(result) if len(names) > 4 or parts != {None} else collapse_chart(result)
 
 
@@ -93,6 +94,53 @@ _QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "stored": ("the same with the weights so stored", [7, 3]),
     "noise": ("rounding noise of the difference", [1, 0]),
 }
+
+
+_PAIR = "distance of the pair, float64"
+_GROWTH = {
+    "float64_distance": _PAIR,
+    "noise": "noise in v",
+    "pair_noise": "noise in the difference v - v*",
+}
+_LOOKS = {
+    name: (name, dash)
+    for name, dash in zip(_GROWTH.values(), ([1, 0], [1.5, 2.5], [6, 3]), strict=True)
+}
+
+
+def growth_chart(result: Collapse) -> Chart:
+    """What one rounding becomes, layer by layer, at the shortest and the longest length: the pair's
+    float64 distance, and the noise of each dtype in v itself and in the difference, all relative to
+    ||v^(l)||. Where the noise of the difference is above the distance, it hides it.
+    """
+    table: Frame = Reading("residual").of(result.measured(), every_layer=True)
+    # Of a pair that is the same in v^(0) the size of v^(0) is not stored.
+    table = table[(table["pair"] == main_pair(result)) & (table["relative"] > 0)]
+    groups = table.groupby(["dtype", "length", "layer"], as_index=False, sort=False)
+    means: Frame = groups[[*_GROWTH, "mean", "relative"]].mean()
+    size = means["mean"] / means["relative"]
+    parts = [
+        means[["length", "layer"]].assign(
+            value=means[column] / size,
+            quantity=quantity,
+            series=means["dtype"] if column != "float64_distance" else _PAIR,
+        )
+        for column, quantity in _GROWTH.items()
+    ]
+    rows, y = log_rows(pd.concat(parts, ignore_index=True).drop_duplicates(), "relative to ‖v^(l)‖")
+    hues = {name: theme.INK if name == _PAIR else name for name in dict.fromkeys(rows["series"])}
+    looks: Looks = {"dash": draw.dashes(_LOOKS, rows["quantity"])}
+    hue = draw.hue("series", hues)
+    ends = int(rows["layer"].min()), int(rows["layer"].max())
+    ticks = axes.whole_ticks(*ends)
+    x = alt.X("layer:Q", **axes.linear("layer l", ends, grid=False, format="d", values=ticks))
+    panels = [
+        draw.panel(curve(of_length, x, y, hue, **looks), 300, 220, f"{length} items")
+        for length, of_length in rows.groupby("length")
+        if length in (rows["length"].min(), rows["length"].max())
+    ]
+    title = f"What a rounding becomes, layer by layer, {frame_of(result)['task'].iloc[0]}"
+    return draw.figure([panels], title, [], color="shared", strokeDash="shared")
 
 
 def precision_chart(result: Collapse) -> Chart:

@@ -17,6 +17,7 @@ from ostools.mitigations import Mitigation, SlidingWindow
 from ostools.models import encode, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.measure.collapse.test_collapse import select
+from tests.reporting.made import rows_of
 from tests.sets import quick
 
 LENGTHS = (1, 2, 3, 7)
@@ -111,6 +112,11 @@ def test_the_noise_of_once_is_one_rounding_of_v0_carried_through_the_layers() ->
             float((plain - moved)[0, -1].norm()), rel=1e-2
         )
     assert rows["noise"].iloc[0] > 0
+    relative = rows["noise"] * rows["relative"] / rows["mean"]
+    drawn = [row for row in rows_of(found.chart()) if row.get("quantity") == "noise in v"]
+    assert [row["value"] for row in drawn] == pytest.approx(
+        relative[relative > 0].tolist(), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2", "gpt2"))
