@@ -46,7 +46,8 @@ for line in ("evaluate --task nosuch", "collapse --task nosuch", "mitigate --mit
 @pytest.mark.slow
 def test_a_forecast_needs_none_of_the_libraries_that_load_a_model() -> None:
     code = (
-        "import sys\nfrom ostools.cli import main\nsys.argv = ['ostools', 'report', '--dry-run']\n"
+        "import sys\nfrom ostools.cli import main\n"
+        "sys.argv = ['ostools', 'sensitivity', '--ids', '2,40,50', '--dry-run']\n"
     )
     code += "try:\n    main()\nexcept SystemExit:\n    pass"
     assert imported_by(code, {"transformer_lens", "transformers", "scipy"}) == set()

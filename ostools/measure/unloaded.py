@@ -189,8 +189,10 @@ class _Encoder:
 def _shape(source: Checkpoint, dtype: torch.dtype, kind: str) -> Shape:
     """A model is read once, and not for each of its cells."""
     family = check_config(source)
-    with quiet():
-        shape = Shape.of_config(read_config(source, family), dtype, kind)
+    shape = Shape.of_settings(source.config, dtype, kind)
+    if shape is None:
+        with quiet():
+            shape = Shape.of_config(read_config(source, family), dtype, kind)
     if source.has_weights:
         check_dtypes(source.dtypes, family, source.directory)
     return shape

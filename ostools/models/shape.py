@@ -4,9 +4,10 @@ configuration before that; the device that it is on, and how many threads it is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,9 +19,23 @@ from ostools.ground import (
     original_model,
     unknown_name,
 )
-from ostools.models.families import family_of_config
+from ostools.models.families import Family, family_of_config
 from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast
 
+_EXPLICIT = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
+"""Settings that say every size of a decoder; one that is left out has a default of its class in
+transformers.
+"""
+_Settings = PreTrainedConfig | SimpleNamespace
 SMALL = 20_000_000
 """Below this many parameters one thread computes as fast as several."""
 
@@ -55,8 +70,26 @@ class Shape:
     @classmethod
     def of_config(cls, config: PreTrainedConfig, dtype: torch.dtype, device: str) -> Shape:
         """Shape by a Hugging Face configuration, for a model in `dtype` on that kind of device."""
-        config = config.get_text_config()
-        family = family_of_config(config.to_dict())
+        text = config.get_text_config()
+        return cls._of_attributes(text, family_of_config(text.to_dict()), dtype, device)
+
+    @classmethod
+    def of_settings(
+        cls, settings: Mapping[str, object], dtype: torch.dtype, device: str
+    ) -> Shape | None:
+        """Shape by a config.json that leaves no size to transformers, which is then not imported;
+        None for any other.
+        """
+        family = family_of_config(settings)
+        is_closed = family is None or family.generic_instead or family.mlp == "experts"
+        if is_closed or not settings.keys() >= {*_EXPLICIT}:
+            return None
+        return cls._of_attributes(SimpleNamespace(**settings), family, dtype, device)
+
+    @classmethod
+    def _of_attributes(
+        cls, config: _Settings, family: Family | None, dtype: torch.dtype, device: str
+    ) -> Shape:
         d_model = int(config.hidden_size)
         n_heads = _first_setting(config, "num_attention_heads") or 1
         key_value_heads = _first_setting(config, "num_key_value_heads", "num_kv_heads")
@@ -99,7 +132,7 @@ class Shape:
         return self.n_layers * self.block_parameters + self.d_vocab * self.d_model
 
 
-def setting(config: PreTrainedConfig, name: str) -> Any:
+def setting(config: _Settings, name: str) -> Any:
     """A setting of a configuration; None where it has none, and where layers have several."""
     try:
         return getattr(config, name, None)
@@ -107,7 +140,7 @@ def setting(config: PreTrainedConfig, name: str) -> Any:
         return None
 
 
-def _first_setting(config: PreTrainedConfig, *names: str) -> int | None:
+def _first_setting(config: _Settings, *names: str) -> int | None:
     """The first of these settings that a configuration has; of a list the largest."""
     for name in names:
         if value := setting(config, name):
@@ -115,7 +148,7 @@ def _first_setting(config: PreTrainedConfig, *names: str) -> int | None:
     return None
 
 
-def _d_mlp(config: PreTrainedConfig) -> int | None:
+def _d_mlp(config: _Settings) -> int | None:
     """Hidden units of an MLP; of experts, of those that a token goes through."""
     names = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim")
     active = getattr(config, "num_experts_per_tok", None)
@@ -125,7 +158,7 @@ def _d_mlp(config: PreTrainedConfig) -> int | None:
     return int(active) * (width or 4 * int(config.hidden_size))
 
 
-def context(config: PreTrainedConfig) -> int:
+def context(config: _Settings) -> int:
     """The longest prompt; a configuration that sets none (Bloom) is taken at what TransformerLens
     takes it at, 2048.
     """
@@ -133,7 +166,7 @@ def context(config: PreTrainedConfig) -> int:
     return _first_setting(config, *names) or 2048
 
 
-def soft_cap_of(config: PreTrainedConfig) -> float | None:
+def soft_cap_of(config: _Settings) -> float | None:
     """Bound of the logits of a model with that configuration; None where it has none."""
     names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
     return next(

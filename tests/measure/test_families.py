@@ -126,7 +126,7 @@ def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1)
     with pytest.raises(
         InputError,
-        match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)",
+        match=r"'proof': expected the paper's block.*found another one",
     ):
         ost.bounds(model, Prompt.from_ids(model, IDS.tolist()), variants="proof")
 

@@ -4,6 +4,7 @@ modules; and what is refused.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.checkpoints import (
     ARCHITECTURE,
     TEXT_FAMILIES,
     edit_config,
+    make_config,
     make_model,
     tiny_model,
     write_checkpoint,
@@ -43,6 +45,20 @@ def record(model: TransformerBridge) -> Family:
     found = family_of(model)
     assert found is not None
     return found
+
+
+def test_the_sizes_that_config_json_says_are_those_that_transformers_reads() -> None:
+    explicit = set()
+    for family in EVERY:
+        config = make_config(family)
+        settings = json.loads(config.to_json_string())
+        shape = Shape.of_settings(settings, torch.float32, "cpu")
+        if shape is not None:
+            explicit.add(family)
+            assert shape == Shape.of_config(config, torch.float32, "cpu"), family
+            del settings["head_dim"]
+            assert Shape.of_settings(settings, torch.float32, "cpu") is None
+    assert {"gemma3", "llama"} <= explicit < {*EVERY}
 
 
 @every_family

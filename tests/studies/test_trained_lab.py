@@ -167,7 +167,7 @@ def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(
     measured_grid(folder, CONFIGS)
     again = trained_lab(result.save(tmp_path / "lab.parquet"))
     pd.testing.assert_frame_equal(again.frame, result.frame)
-    assert len(again.provenance.parameters["cells"][TINY.name]["weight_hash"]) == 64
+    assert len(again.provenance.parameters["cells"][TINY.name]["weight_hash"]) == 32
     (tmp_path / "lab.parquet").write_bytes(b"no table")
     with pytest.raises(InputError, match="expected the table of the trained laboratory"):
         trained_lab(tmp_path / "lab.parquet")
