@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 
-from tests.measure.answers.test_reading import MATHS, PIECES, seconds
+from tests.measure.answers.test_content import MATHS, seconds
+from tests.measure.answers.test_reading import PIECES
 
 CASES = 150
 _SHORT, _LONG, _TIMES = 4_000, 40_000, 30

@@ -27,8 +27,9 @@ from ostools.measure.answers.answers import (
     answers,
     how_read,
 )
+from ostools.measure.answers.judging import Grade, answer_columns, grade_name
 from ostools.measure.answers.probability import answer_room
-from ostools.measure.answers.reading import Grade, Reader, answer_columns, grade_name
+from ostools.measure.answers.reading import STOP, reader_of
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
 from ostools.measure.position import answer_text
@@ -183,7 +184,7 @@ class TaskAnswers:
                 self.model,
                 prompts,
                 max_new_tokens=self.room,
-                stops=[Reader(prompt).closed for prompt in self.task_prompts],
+                stops=[reader_of(prompt).closed for prompt in self.task_prompts],
                 cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt in self.task_prompts],
                 lines=lines,
                 batch_size=self.batch_size,
@@ -228,7 +229,7 @@ class TaskAnswers:
             "temperature": 0.0,
             "max_new_tokens": self.room,
             "batch_size": self.batch_size,
-            "stop": "the end of the answer",
+            "stop": STOP,
             "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
             "examples": EXAMPLES if first.prefill is not None else 0,
             "probability": self.scored,

@@ -21,7 +21,8 @@ from ostools import tasks
 from ostools.ground import InputError
 from ostools.ground.arguments import checked_arguments
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.reading import UNANSWERED, Grade, answer_columns, grade_name
+from ostools.measure.answers.judging import Grade, answer_columns, grade_name
+from ostools.measure.answers.reading import UNANSWERED
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.mitigations.named import NONE
 from ostools.results import Frame, Provenance, Result, frame_of

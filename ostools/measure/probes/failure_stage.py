@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground import Lengths, Progress, TransformerBridge, part_of
+from ostools.measure.answers.judging import judge
 from ostools.measure.answers.prefilled import prefilled_answers, running
-from ostools.measure.answers.reading import judge
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse

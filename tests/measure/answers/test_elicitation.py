@@ -1,10 +1,9 @@
-"""How answers are elicited: worked examples for a base model, its template for a chat model, which may
-think first; cycles stop an answer.
+"""How answers are elicited: worked examples for a base model, its template for a chat model; cycles
+stop an answer.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.answers import evaluate as asking
-from ostools.measure.answers.answers import Answer, answer_log_probability, answers
+from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.answers.probability import line_ends
-from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, Reader, judge
 from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import (
     EXAMPLES,
@@ -27,9 +24,7 @@ from ostools.measure.task_prompt import (
 from ostools.tasks import APPENDIX_NAMES, task
 from ostools.tasks.questions import question
 from tests.checkpoints import tiny_model
-from tests.measure.answers.test_reading import answer, posed
 from tests.measure.steps import step_logits
-from tests.models.chat.templates import Template, on_template, with_template
 
 CHAT_TOKENIZER = type("Tokenizer", (), {"chat_template": "{{ messages }}"})()
 BASE_TOKENIZER = type("Tokenizer", (), {"chat_template": None})()
@@ -110,65 +105,3 @@ def test_an_exact_cycle_stops_an_answer_and_is_named() -> None:
     assert [(one.ended, len(one.ids)) for one in cut] == [("length", 20)] * 2
     found = answers(model, prompts, max_new_tokens=20, cycles=[6, 9])
     assert [(one.ended, len(one.ids)) for one in found] == [("repeats", 7), ("repeats", 10)]
-
-
-MATHS = "The final answer to your maths question is:"
-HARMONY = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{}"
-THOUGHTS = {
-    "tags": "<think>\nOne: {} 7\n</think>\n\n{}",
-    "tags in brackets": "[THINK]{} 7[/THINK]{}",
-    "channels": HARMONY,
-}
-
-
-@pytest.mark.parametrize("name", THOUGHTS)
-def test_the_answer_stands_behind_the_thoughts(name: str) -> None:
-    found = judge(posed("count-ones", 5), answer(THOUGHTS[name].format(MATHS, f"{MATHS} 5")))
-    assert (found.kind, found.line, found.number) == (HAS_ANSWER, f"{MATHS} 5", 5)
-
-
-@pytest.mark.parametrize("name", THOUGHTS)
-def test_thoughts_that_never_end_are_cut_off_whatever_they_say(name: str) -> None:
-    thought = THOUGHTS[name].format(f"{MATHS} 5\n", "").rsplit("<|end|>", 1)[0]
-    for close in ("</think>", "[/THINK]"):
-        thought = thought.replace(close, "")
-    asked = posed("count-ones", 5)
-    assert judge(asked, answer(thought, "length")).kind == CUT_OFF
-    assert judge(asked, answer(thought)).kind == SOMETHING_ELSE
-    assert not Reader(asked).closed(thought)  # generation goes on
-
-
-def _said(monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> None:
-    def answers(model: Any, prompts: Any, **options: Any) -> list[Answer]:
-        ids = tuple(model.tokenizer(text, add_special_tokens=False).input_ids)
-        return [Answer(ids, text, ended) for _ in prompts]  # pyright: ignore[reportArgumentType]
-
-    monkeypatch.setattr(asking, "answers", answers)
-
-
-def test_a_model_that_thinks_has_no_probability_of_the_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The answer does not stand right behind the prompt."""
-    text = f"<think>\nfive, é\n</think>{MATHS} 5\n"
-    _said(monkeypatch, text, "stop")
-    found = ost.evaluate(
-        on_template("qwen-3"), "count-ones", lengths=[5], thinking=True, system="Be short."
-    )
-    row: Any = found.frame.iloc[0]
-    assert (row["kind"], row["text"], math.isnan(row["log_probability"])) == (
-        HAS_ANSWER,
-        text,
-        True,
-    )
-    asked = found.provenance.parameters
-    assert (asked["chat"], asked["system"], asked["thinking"]) == (True, "Be short.", "on")
-
-
-def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:
-    source = "{{ '<|u|>' + messages[-1]['content'] + '<|a|><think>\n' }}"
-    model = with_template(Template(source, ("<|u|>", "<|a|>")))
-    with pytest.raises(
-        InputError, match="with which the model thinks first: ask without it, chat=False"
-    ):
-        ost.ablation(model, task="copy-first", lengths=[3], what="layers")

@@ -1,36 +1,28 @@
-"""Texts as Gemma, Llama and base models write them, and what is read in them, strictly and as a
-value (answers.jsonl); the laws that reading and generation share.
+"""Texts as Gemma, Llama and base models write them, and what is read in them; the laws that reading
+and generation share.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer, line_written
+from ostools.measure.answers.judging import judge
 from ostools.measure.answers.reading import (
     CUT_OFF,
     HAS_ANSWER,
     SOMETHING_ELSE,
-    AnswerVerdict,
-    Reader,
-    judge,
     number_in,
+    reader,
+    reader_of,
 )
-from ostools.measure.hosted.answer_file import without_stop_tokens
 from ostools.tasks import Question, Task, task
 from ostools.tasks.questions import question
-from tests.sets import quick
 
 MATHS = "The final answer to your maths question is:"
 COPY = "The answer to your question is:"
@@ -435,7 +427,7 @@ def test_what_generation_stops_at_is_what_the_whole_text_says(
 ) -> None:
     """At whatever sign it is stopped: the texts that generation would not have seen change nothing."""
     asked = posed(spec)
-    stop = Reader(asked).closed
+    stop = reader_of(asked).closed
     ends = [end for end in range(len(text) + 1) if stop(text[:end])]
     if not ends:
         return
@@ -473,9 +465,10 @@ def test_the_right_line_is_right_for_every_task() -> None:
 
 
 def test_a_thought_that_the_prompt_has_opened() -> None:
-    asked = replace(posed("count-ones"), text="<user>count<assistant><think>\n")
-    assert not Reader(asked).closed(f"{MATHS} 7\nNo, I count again.\n")
-    assert judge(asked, answer(f"{MATHS} 7\nNo.\n</think>\n{MATHS} 12")).number == 12
+    form = task("count-ones")
+    reading = reader(form, form.items(12), "<user>count<assistant><think>\n")
+    assert not reading.closed(f"{MATHS} 7\nNo, I count again.\n")
+    assert reading.read(f"{MATHS} 7\nNo.\n</think>\n{MATHS} 12", "eos").number == 12
 
 
 def test_a_line_is_written_once_something_stands_in_it() -> None:
@@ -501,127 +494,24 @@ def test_right_is_an_error_of_0_where_there_is_an_error_and_always_an_answer(
         assert found.kind == A
 
 
-WRITTEN = [
-    json.loads(line)
-    for line in Path(__file__).with_name("answers.jsonl").read_text(encoding="utf-8").splitlines()
-]
-"""Texts with the value that a person reads in each. 66 are answers of real models to the paper's
-tasks.
-"""
-
-
-def read(row: dict) -> AnswerVerdict:
-    return judge(question(task(row["task"]), row["length"]), answer(row["text"], row["ended"]))
-
-
-def test_no_answer_of_a_real_model_is_read_as_right_in_which_a_person_reads_none() -> None:
-    real = [row for row in WRITTEN if row["source"] != "written by hand"]
-    counts = Counter((row["content"] is None, read(row).content == row["content"]) for row in real)
-    # 3 of the 24 values stand in texts that were cut; 6 of 42 texts without a value hold a copy of
-    # the sequence.
-    assert counts == {(False, True): 21, (False, False): 3, (True, True): 36, (True, False): 6}
-    assert not any(read(row).content_correct for row in real if row["content"] is None)
+OWN_QUESTION = "Please count the number of ones in the following sequence:111111111111"
 
 
 @pytest.mark.parametrize(
-    ("spec", "text", "content"),
+    ("spec", "text", "correct", "content"),
     [
-        ("copy-last", "The last digit in this sequence is 8.", "8"),
-        ("copy-last", "The last digit is zero.", None),
-        ("copy-last", "1 1 1 1 1 1 1 1 1 1 1 0", None),  # the sequence again
-        ("copy-last", "The sequence is 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0", None),
-        ("copy-last", "1 1 1 1 1 1 1 1 1 1 1 0, so 0", "0"),
-        ("count-ones", "- 12", "12"),  # a bullet
-        ("count-ones", "Step 1: there are 12 ones.\n---\n13", "13"),
-        ("count-ones", "12 ones - 13th in all", None),  # never an earlier number than the last
-        ("count-ones", "There are 12 ones.", "12"),
-        ("count-ones", "There are **1,012** ones", "1012"),
-        ("count-ones", "11 or 12 of the 20 digits", "20"),  # sentences are not understood
-        ("count-ones", "12.5, item3, -7, 6-7 and 3rd", None),
-        ("count-ones", "The final answer to your maths question is: 12\nThat is 6 + 6.", "12"),
-        ("count-ones-figure-5", "I count 12 ones.", "12"),
-        ("copy", "The number is 111111111111.", "111111111111"),
-        ("copy:separator_every=6", "111111,111111", "111111,111111"),
+        *(
+            ("count-ones", f"{MATHS}{blank}\n12", True, "12")
+            for blank in "\u00a0\u3000\u2009\u2028"
+        ),
+        *(("count-ones", f"{MATHS}\n{signs}\n12", True, "12") for signs in (":", ">", "```")),
+        ("count-ones", f"{MATHS}\n- 12", False, "12"),  # a minus or a bullet
+        ("count-ones", f"{MATHS} 12\n{OWN_QUESTION}\n{MATHS} 7", True, "12"),
+        ("copy", " 111111111111. I hope this helps!", False, "111111111111"),
     ],
 )
-def test_the_form_that_was_asked_for_else_the_last_number(
-    spec: str, text: str, content: str | None
+def test_blanks_and_signs_around_an_answer_and_what_follows_it(
+    spec: str, text: str, correct: bool, content: str
 ) -> None:
-    assert judge(posed(spec), answer(text)).content == content
-
-
-def test_of_a_text_that_was_cut_before_its_answer_nothing_is_read() -> None:
-    assert judge(posed("count-ones"), answer("I count 12", "length")).content is None
-    assert judge(posed("count-ones"), answer("I count 12", "eos")).content == "12"
-
-
-def test_a_grade_judges_by_its_own_rule_and_the_strict_column_stays() -> None:
-    in_words = answer("There are twelve.")
-    graded = judge(posed("count-ones"), in_words, lambda _, text: "twelve" in text)
-    assert (graded.correct, graded.content, graded.content_correct) == (False, None, True)
-    with pytest.raises(InputError, match="grade: expected True or False, found 1"):
-        judge(posed("count-ones"), in_words, lambda _, text: 1)  # pyright: ignore[reportArgumentType]
-
-
-def test_the_strict_reading_and_the_content_stand_beside_each_other() -> None:
-    for text, kind, correct, content, content_correct in (
-        ("The last digit in this sequence is 0.", "something else", False, "0", True),
-        ("The last digit in this sequence is 8.", "something else", False, "8", False),
-        ("The answer to your question is: 0", "answered", True, "0", True),
-        ("I do not know.", "something else", False, None, None),
-    ):
-        found = judge(posed("copy-last"), answer(text))
-        assert (found.kind, found.correct) == (kind, correct)
-        assert (found.content, found.content_correct) == (content, content_correct)
-    retrieved = judge(
-        posed("retrieve-at-position:records=words", 5), answer("The value is nothing.")
-    )
-    assert retrieved.content is None
-
-
-LONG: dict[str, Callable[[int], str]] = {
-    "letters": lambda size: "x" * size,
-    "digits": lambda size: "1" * size,
-    "line ends": lambda size: "\n" * size,
-    "own question": lambda size: (
-        "Please count the number of ones in the following sequence:111111111111\n" * (size // 72)
-    ),
-    "stop tokens": lambda size: "</s> " * (size // 5) + "x",
-    "less than": lambda size: "<" * size,
-    "boxed": lambda size: "\\boxed{" * (size // 7),
-    "boxed and closed": lambda size: "\\boxed{" * (size // 8) + "1" + "}" * (size // 8),
-    "forms": lambda size: f"{MATHS} " * (size // 45),
-    "placeholders": lambda size: f"{MATHS} {'<' * size}",
-    "stars": lambda size: "." + "*" * size + "x",
-    "thousands": lambda size: "111," * (size // 4),
-    "sums": lambda size: "1 + " * (size // 4),
-    "verbs": lambda size: "is " * (size // 3),
-    "lines that go on": lambda size: "is\n" * (size // 3),
-    "totals": lambda size: "total " * (size // 6) + "is",
-    "thoughts": lambda size: "<think>" * (size // 7),
-}
-_READ: tuple[Callable[[str], object], ...] = (
-    lambda text: judge(posed("count-ones"), answer(text)),
-    lambda text: judge(posed("count-ones-figure-5"), answer(text, "length")),
-    lambda text: Reader(posed("sum-ones")).closed(text),
-    line_written,
-    without_stop_tokens,
-)
-
-
-def seconds(text: str) -> float:
-    """CPU seconds of this thread: others on the machine do not count."""
-    spent = []
-    for _ in range(2):
-        start = time.thread_time()
-        for work in _READ:
-            work(text)
-        spent.append(time.thread_time() - start)
-    return min(spent)
-
-
-@pytest.mark.parametrize("name", quick(LONG, "own question", "forms", "thoughts", "stop tokens"))
-def test_ten_times_the_text_takes_about_ten_times_as_long(name: str) -> None:
-    """A quadratic reader takes a hundred times as long: 30 is far from both."""
-    short, long = seconds(LONG[name](4_000)), seconds(LONG[name](40_000))
-    assert long < 30 * max(short, 1e-3)
+    found = judge(posed(spec), answer(text))
+    assert (found.correct, found.content) == (correct, content)
