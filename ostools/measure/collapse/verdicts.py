@@ -108,8 +108,10 @@ class Curve:
         hidden, told_apart = _WORDS.get(self.key["site"], ("hidden", "apart"))
         if self.ranges:
             spans = [
-                f"from {_ends(span)} ({span.hidden} of the {span.lengths_tried} lengths tried)"
-                + f", {told_apart} again at {self.apart_from(span)}" * (not span.open)
+                f"from {_ends(span, self.lengths[0])} "
+                f"({span.hidden} of the {span.lengths_tried} lengths tried)"
+                + f", {told_apart} again at {self.apart_from(span)}"
+                * (not span.open)
                 for span in self.ranges
             ]
             return f"{hidden} {'; '.join(spans)}"
@@ -191,5 +193,9 @@ def deciding(curves: Iterable[Curve]) -> set[tuple[str, int, int]]:
     return deciding_lengths
 
 
-def _ends(span: HiddenRange) -> str:
-    return f"{span.first} on, up to {span.last}" if span.open else f"{span.first} to {span.last}"
+def _ends(span: HiddenRange, shortest: int | None = None) -> str:
+    """The ends of a range; said with it where it begins at the `shortest` length tried, before
+    which it may have begun.
+    """
+    first = f"{span.first}, the shortest tried," if span.first == shortest else f"{span.first}"
+    return f"{first} on, up to {span.last}" if span.open else f"{first} to {span.last}"

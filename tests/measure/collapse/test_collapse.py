@@ -278,7 +278,7 @@ def curve_of(hidden: list[bool], lengths: list[int], site: str = "y", seed: int 
         ),
         (
             *([True] * 100, "top-token", TO_THE_END),
-            "the same from 1 on, up to 100 (100 of the 100 lengths tried)",
+            "the same from 1, the shortest tried, on, up to 100 (100 of the 100 lengths tried)",
         ),
         (
             *([False] * 100, "identical-logits", TOLD_APART),

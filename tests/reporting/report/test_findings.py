@@ -73,7 +73,8 @@ def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
     """
     hides, falls, *_ = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 4.0}))
     assert hides.startswith(
-        "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 1 on, up to 128 "
+        "bfloat16 hides the difference between n and n + 1 items of figure-5a: "
+        "hidden from 1, the shortest tried, on, up to 128 "
     )
     assert "it does not fall" in falls
     assert not any("collapse" in sentence for sentence in (hides, falls))
