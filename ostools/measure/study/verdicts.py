@@ -172,7 +172,7 @@ def corrected(level: float, verdict_count: int) -> float:
 
 
 def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
-    """One row a mitigation: its verdict on each of `ABOUT`, and a sentence with the effects.
+    """One row a mitigation: its verdict on each of `ABOUT`, and a sentence that says why.
 
     "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's
     interval at `verdict_level` leaves 0 out and a sign-flip test, which few lengths do not mislead,
@@ -189,7 +189,7 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
         for effect in group[group["about"] != ""].to_dict("records"):
             about = str(effect["about"])
             row[about] = _verdict(effect, verdict_level)
-            why = in_words(effect, "verdict_low", "verdict_high") or effect["reason"]
+            why = _reasons(effect, row[about], fewest_at(verdict_level))
             words.append(f"{ABOUT_WORDS[about]}: {row[about]}{f' ({why})' if why else ''}")
         beyond = bool(group["beyond_training"].any())
         words += ["every length is beyond the trained ones"] * beyond
@@ -210,6 +210,25 @@ def _verdict(row: Mapping[Any, Any], verdict_level: float) -> str:
     margin = MARGINS[row["quantity"]]
     is_small = -margin <= low and high <= margin and not bound(row)
     return NO_EFFECT if is_small else UNDECIDED
+
+
+def _reasons(row: Mapping[Any, Any], verdict: str, fewest: int) -> str:
+    """The effect of a verdict; and where no answer could be gained or lost, where the lengths are
+    fewer than a verdict needs, and where the sign-flip test alone kept it from a direction.
+    """
+    words = in_words(row, "verdict_low", "verdict_high")
+    if not words:
+        return row["reason"] or "it changed nothing within training" * bool(row[ACTIVE])
+    if row["quantity"] == "correct" and row["baseline"] in (0, 1):
+        right, change = (row["pairs"], "gained") if row["baseline"] else (0, "lost")
+        limit = f"{right} of {row['pairs']} right without it: no question could be {change}"
+        words = f"{limit}; {words.replace(' [', ', of further questions [')}"
+    if row["lengths"] < fewest:
+        return f"{words}, on {row['lengths']} lengths, and a verdict needs {fewest}"
+    leaves_0_out = row["verdict_low"] > 0 or row["verdict_high"] < 0
+    if leaves_0_out and verdict in (NO_EFFECT, UNDECIDED) and not bound(row):
+        words += "; the interval excludes zero, a sign-flip test did not confirm it"
+    return words
 
 
 def bound(row: Mapping[Any, Any]) -> str:

@@ -96,6 +96,7 @@ def test_too_few_lengths_for_a_verdict() -> None:
     row, said = judged(lengths=range(1, 6), value=2.0)
     assert row["low"] > 0
     assert said["collapse"] == "not decided"
+    assert "on 5 lengths, and a verdict needs 8" in said["sentence"]
     assert judged(lengths=range(1, 9), value=2.0)[1]["collapse"] == "larger"
     assert np.isnan(judged(lengths=[4, 9], value=2.0)[0]["low"])
 
@@ -161,6 +162,12 @@ def test_the_p_value_alone_decides(sign: int) -> None:
     assert row["verdict_low"] * row["verdict_high"] > 0
     assert row["p_value"] == 4 / 256 > 1 - WIDE
     assert said["collapse"] == "not decided"
+    assert "]; the interval excludes zero, a sign-flip test did not conf" in said["sentence"]
+    for columns in (
+        {"verdict_low": -0.1, "verdict_high": 0.1},
+        {"baseline_floored": 8},
+    ):  # a bound has no interval
+        assert "sign-flip" not in verdicts(pd.DataFrame([row | columns]), WIDE)["sentence"][0]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -192,10 +199,22 @@ def test_what_changed_nothing_is_no_evidence() -> None:
 @pytest.mark.parametrize(
     ("value", "baseline", "verdict", "words"),
     [
-        (1.0, 1.0, "not decided", "answers: not decided (+0.0 points [-22.4, +22.4])"),
-        (0.0, 1.0, "hurts", "answers: hurts (-100.0 points"),
-        (0.0, 0.0, "not decided", "answers: not decided (+0.0 points [-22.4, +22.4])"),
-        (1.0, 0.0, "helps", "answers: helps (+100.0 points"),
+        (
+            1.0,
+            1.0,
+            "not decided",
+            "(20 of 20 right without it: no question could be gained; +0.0 points, of further "
+            "questions [-22.4, +22.4])",
+        ),
+        (0.0, 1.0, "hurts", "no question could be gained; -100.0 points"),
+        (
+            0.0,
+            0.0,
+            "not decided",
+            "(0 of 20 right without it: no question could be lost; +0.0 points, of further "
+            "questions [-22.4, +22.4])",
+        ),
+        (1.0, 0.0, "helps", "no question could be lost; +100.0 points"),
     ],
 )
 def test_nothing_to_gain_where_all_is_right(
@@ -217,6 +236,9 @@ def test_lengths_beyond_training_decide_nothing_unless_there_are_no_others() -> 
     row, said = judged(lengths=range(11, 21), **columns)
     assert (row["lengths"], row["beyond_training"], said["collapse"]) == (10, True, "larger")
     assert "every length is beyond the trained ones" in said["sentence"]
+    columns["status"] = lambda n, s: "inactive" if n <= 10 else "active"
+    _, said = judged(**columns)
+    assert "pair: inactive (it changed nothing within training)" in said["sentence"]
 
 
 def test_a_ratio_to_rounding_is_none() -> None:
