@@ -204,13 +204,21 @@ def _scores(
     `first`.
     """
     width, device = max(map(len, lines)), first.device
-    # What stands behind a shorter line is not looked at.
-    filled = [[*line, *[line[-1]] * (width - len(line))] for line in lines]
-    logits = torch.cat([first, rows.ahead(torch.tensor(filled, device=device))], dim=1)
+    if rows.cache is None:  # the length of a pass may turn its positions: a line has one of its own
+        texts = zip(rows.unread.tolist(), lines, strict=True)
+        of_line = [
+            Rows(rows.model, [[*text, *line]], False, keep=len(line) + 1).logits()[0]
+            for text, line in texts
+        ]
+    else:
+        # What stands behind a shorter line is not looked at.
+        filled = [[*line, *[line[-1]] * (width - len(line))] for line in lines]
+        logits = torch.cat([first, rows.ahead(torch.tensor(filled, device=device))], dim=1)
+        of_line = [logits[row, : len(line) + 1] for row, line in enumerate(lines)]
     end_ids = torch.tensor(ends, device=device)
     return [
-        log_probability(logits[row, : len(line) + 1], torch.tensor(line, device=device), end_ids)
-        for row, line in enumerate(lines)
+        log_probability(row, torch.tensor(line, device=device), end_ids)
+        for row, line in zip(of_line, lines, strict=True)
     ]
 
 

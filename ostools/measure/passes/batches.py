@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -241,14 +241,13 @@ class Rows:
         return logits
 
     def ahead(self, texts: Int[Tensor, "batch more"]) -> Float[Tensor, "batch more d_vocab"]:
-        """The logits at each token of texts that are read behind what was read, and forgotten."""
+        """The logits at each token of texts that are read behind the cache, and forgotten."""
         before, more = (self.unread, self.real, self.keep_last), texts.shape[1]
-        self.unread = texts if self.cache is not None else torch.cat([self.unread, texts], dim=1)
+        self.unread = texts
         self.real = torch.cat([self.real, torch.ones_like(texts)], dim=1)
         self.keep_last = more
         logits = self.logits()
-        if self.cache is not None:
-            self.cache.crop(-more)
+        cast(Any, self.cache).crop(-more)
         self.unread, self.real, self.keep_last = before
         return logits
 
