@@ -87,7 +87,7 @@ def padding(model: TransformerBridge) -> Padding:
     (`_EDITS_OF_ONE_POSITION`) changes nothing of another. In 16 bits sums over more keys round
     otherwise, and two tokens that are nearly as likely may change places.
     """
-    if reason := _whole(model):
+    if reason := _obstacle(model):
         return Padding(False, reason)
     for dtype in {parameter.dtype for parameter in model.parameters()} - {
         torch.float32,
@@ -99,7 +99,7 @@ def padding(model: TransformerBridge) -> Padding:
     return Padding(True, f"left padding, with {carried}")
 
 
-def _whole(model: TransformerBridge) -> str:
+def _obstacle(model: TransformerBridge) -> str:
     """Why each prompt has to be read whole and by itself; empty where none has to."""
     batching = batching_of(model)
     if batching.name == "loop":
@@ -126,7 +126,7 @@ def shared_prefix(
     most = max(shortest - keep, 0)
     starts = zip(*(ids[:most] for ids in prompts), strict=True)
     alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
-    if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _whole(model):
+    if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _obstacle(model):
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())
     return 0 if shortest < longest and (slides or not padding(model).allowed) else alike
