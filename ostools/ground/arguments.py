@@ -166,7 +166,7 @@ def _items(item: object, value: object) -> object:
 
 
 def _records(item: object, listed: Iterable[object]) -> Iterable[object]:
-    """Records such as (layer, head) as a list, each of the right length; other items as they are."""
+    """Records such as (layer, head) as a list, each of its length; other items as they are."""
     fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
     if not fields or Ellipsis in fields:
         return listed
