@@ -119,14 +119,7 @@ class Reader:
 
         complete: whether the text's last line is finished.
         """
-        text, is_closed = _THOUGHTS.sub("", self._thought + text, count=1), False
-        if self._opening is not None:
-            text = self._repeated.sub("\n", text)
-            if another := self._opening.search(text):
-                is_closed = not self._own.startswith(text[another.start() :])
-                text = text[: another.start()] + "\n"
-        if self._begun is not None:
-            text = self._begun.sub(r"\1 ", text)
+        text, is_closed = self._passage(text)
         *finished_lines, last_line = _BREAK.split(text)
         lines: list[str] = []
         answers: list[tuple[str, str]] = []
@@ -142,6 +135,19 @@ class Reader:
                 if finished and answers:
                     return lines, answers, True
         return lines, answers, is_closed
+
+    def _passage(self, text: str) -> tuple[str, bool]:
+        """What is read of a text: what stands after its thoughts, up to another question; and
+        whether there is one."""
+        text, is_closed = _THOUGHTS.sub("", self._thought + text, count=1), False
+        if self._opening is not None:
+            text = self._repeated.sub("\n", text)
+            if another := self._opening.search(text):
+                is_closed = not self._own.startswith(text[another.start() :])
+                text = text[: another.start()] + "\n"
+        if self._begun is not None:
+            text = self._begun.sub(r"\1 ", text)
+        return text, is_closed
 
     def _could_answer(self, line: str) -> bool:
         task = self.question.task
@@ -231,17 +237,13 @@ def judge(question: Question, answer: Answer, grade: Grade | None = None) -> Ans
     reader, numeric, key = Reader(question), question.task.numeric, question.key
     is_cut = answer.ended in ("length", "repeats")  # the model would have written on
     lines, answers, closed = reader.read(answer.text, complete=not is_cut)
-    line, written = answers[-1] if answers else (lines[-1] if lines else "", "")
-    alone = _NUMBER_ALONE.fullmatch(written.strip())
-    value = free(alone[1] if alone else written)
-    number, kind = number_in(value, numeric), SOMETHING_ELSE
+    line, after_form = answers[-1] if answers else (lines[-1] if lines else "", "")
+    alone = _NUMBER_ALONE.fullmatch(after_form.strip())
+    value = free(alone[1] if alone else after_form)
+    number = number_in(value, numeric)
+    kind = _kind(bool(answers), numeric, number, is_cut, closed)
     value = without_thousands(value) if numeric else value
-    if answers and (number is not None or not numeric):
-        kind = HAS_ANSWER
-    elif is_cut and not closed and not answers:
-        kind = CUT_OFF
-    # Its last number is only where it was cut.
-    content = None if kind == CUT_OFF else _content(reader, lines, line, value, kind)
+    content = _content(reader, lines, line, value, kind)
     # What is exactly the asked-for line is right, whatever a task's answers look like.
     exact = line == question.to_write.strip() and kind != CUT_OFF
     same = exact or (kind == HAS_ANSWER and value in (free(key), free(question.to_write)))
@@ -259,6 +261,13 @@ def judge(question: Question, answer: Answer, grade: Grade | None = None) -> Ans
     )
 
 
+def _kind(has_line: bool, numeric: bool, number: int | None, is_cut: bool, closed: bool) -> str:
+    """`AnswerVerdict.kind` of a text with or without an answer line, and with that number in it."""
+    if has_line and (number is not None or not numeric):
+        return HAS_ANSWER
+    return CUT_OFF if is_cut and not closed and not has_line else SOMETHING_ELSE
+
+
 def _content(reader: Reader, lines: Sequence[str], line: str, value: str, kind: str) -> str | None:
     """Return the answer in the form, else the last number, or the last answer that the task lists.
 
@@ -267,9 +276,10 @@ def _content(reader: Reader, lines: Sequence[str], line: str, value: str, kind: 
     listed (`Task.named_answer`).
     """
     question, in_form = reader.question, kind == HAS_ANSWER
-    lines = [line] if in_form else lines
-    named_values = [question.task.named_answer(line, question.pieces) for line in lines]
-    if listed_values := [named for named in named_values if named is not None]:
+    # Of a text that was cut off the last number is only where it was cut.
+    lines = {HAS_ANSWER: [line], CUT_OFF: []}.get(kind, lines)
+    values = [question.task.named_answer(line, question.pieces) for line in lines]
+    if listed_values := [named_value for named_value in values if named_value is not None]:
         return listed_values[-1]
     if in_form and (reader.form or not question.key.isdecimal()):
         return str(number_in(value, True)) if question.task.numeric else value
