@@ -69,7 +69,7 @@ class Hops(Result):
     tables: ClassVar = (TableHead("summary"),)
 
     @property
-    def reached_tokens(self) -> Frame:
+    def reached(self) -> Frame:
         """The rows of the tokens from which anything reaches y_n: outside of every window there is
         nothing to split.
         """
@@ -81,7 +81,7 @@ class Hops(Result):
         """Medians over the tokens before the last that reach it, by hops: share, and relative size
         ||J^(h)|| / ||J||.
         """
-        frame = self.reached_tokens
+        frame = self.reached
         frame = frame[frame["position"] < frame["position"].max()]
         size = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
         frame = frame.assign(relative_size=frame["frobenius_norm"] / frame["position"].map(size))
@@ -92,7 +92,7 @@ class Hops(Result):
         """Sum of the sizes of each token's parts over the size of their sum: 1 where nothing
         cancels.
         """
-        frame = self.reached_tokens
+        frame = self.reached
         parts = frame[frame["hops"] != ALL].groupby("position")["frobenius_norm"].sum()
         sums = frame[frame["hops"] == ALL].set_index("position")
         return sums[["token"]].assign(cancellation=parts / sums["frobenius_norm"]).reset_index()

@@ -188,7 +188,7 @@ def hops_chart(result: Hops) -> Chart:
     """A stack a token: the signed share of each number of hops. Parts that cancel others lie below
     zero.
     """
-    hop_rows: Frame = result.reached_tokens
+    hop_rows: Frame = result.reached
     parts = hop_rows[hop_rows["hops"] != ALL].reset_index(drop=True)
     axes.require_finite(parts["share"], "hops")
     names = list(dict.fromkeys(parts["hops"]))
