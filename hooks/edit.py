@@ -174,8 +174,8 @@ def ablate_edges(
     """Cut single edges (layer, head, query, key) of attention, given by absolute positions: their
     weight is 0, and the row then sums to less than 1. (`mask_scores` lets the other keys share it.)
 
-    An edge acts in the forward pass that holds its query; with a key/value cache that is one pass of
-    many. Raises `HookError` for an edge that does not exist in the model and, at the end of the
+    An edge acts in the forward pass that holds its query; with a key/value cache that is one pass
+    of many. Raises `HookError` for an edge that does not exist in the model and, at the end of the
     block, for an edge whose query was in no forward pass.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}
@@ -262,7 +262,8 @@ def _permitted(
         shape = tuple(permitted.shape) if isinstance(permitted, Tensor) else ""
         raise HookError(
             f"mask_scores: expected a boolean mask {full} or, a matrix a prompt, "
-            f"{(scores.shape[0], *full)}, found {getattr(permitted, 'dtype', type(permitted).__name__)} {shape}"
+            f"{(scores.shape[0], *full)}, found "
+            f"{getattr(permitted, 'dtype', type(permitted).__name__)} {shape}"
         )
     return (permitted if permitted.ndim == 2 else permitted[:, None]).to(scores.device)
 

@@ -277,7 +277,8 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
 
 def _read(text: str, kind: Any) -> object:
     """The value of an option as its type wants it: None for "none", the text itself, or several
-    values joined by +; of several types the first that takes it. Raises `ValueError`, which says what is wrong.
+    values joined by +; of several types the first that takes it. Raises `ValueError`, which says
+    what is wrong.
     """
     reasons = []
     values = (None, text) if text.lower() == "none" else (text, tuple(text.split("+")))

@@ -4,7 +4,7 @@
 
     model = ost.load_model()                       # embedded; or "google/gemma-7b", or a directory
     profile = ost.sensitivity(model, "...")        # measured: d y_n / d v_i, for every token i
-    paths = ost.bounds(model, "...")               # Theorem 5.1: certified bounds, the paper's forms
+    paths = ost.bounds(model, "...")               # Theorem 5.1: certified; the paper's forms
     ost.compare(profile, paths).plot()
     ost.profile(profile).plot()                    # which tokens matter; is it a U?
     ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 257)).plot()

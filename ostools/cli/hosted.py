@@ -78,15 +78,7 @@ def hosted_result(
         )
     from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 
-    selection = {key: value for key, value in arguments.items() if key in command.of_questions}
-    of_command = {*selection, *command.defaults, *command.fixed}
-    options = {key: value for key, value in arguments.items() if key not in of_command}
-    most = None if endpoint is None else options.pop("max_new_tokens", None)
-    used = [f"--{key.replace('_', '-')}" for key in options] + GLOBALS.of_a_loaded_model
-    if used:
-        raise InputError(
-            f"{used[0]} is of a model that is loaded here: leave it out with --answers"
-        )
+    selection, most = _hosted_options(command, arguments, endpoint)
     is_figure = "task" not in command.of_questions
     questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
     if endpoint is None:
@@ -99,6 +91,22 @@ def hosted_result(
     if is_figure:
         return command.run(answers, **selection, **command.fixed)
     return hosted_evaluation(answers)
+
+
+def _hosted_options(
+    command: Command, arguments: Mapping[str, Any], endpoint: str | None
+) -> tuple[dict[str, Any], int | None]:
+    """The options that select the questions, and the most tokens of a server's answer."""
+    selection = {key: value for key, value in arguments.items() if key in command.of_questions}
+    of_command = {*selection, *command.defaults, *command.fixed}
+    options = {key: value for key, value in arguments.items() if key not in of_command}
+    most = None if endpoint is None else options.pop("max_new_tokens", None)
+    used = [f"--{key.replace('_', '-')}" for key in options] + GLOBALS.of_a_loaded_model
+    if used:
+        raise InputError(
+            f"{used[0]} is of a model that is loaded here: leave it out with --answers"
+        )
+    return selection, most
 
 
 def _questions(selection: Mapping[str, Any], figure: str | None) -> list[Question]:

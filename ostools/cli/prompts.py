@@ -30,6 +30,19 @@ def read_prompts(command: Command, values: Mapping[str, Any]) -> Sequence[Value]
 
     Raises `InputError` for none or several of the options.
     """
+    option = _prompt_option(command, values)
+    if option == "task":
+        from ostools.tasks.questions import questions
+
+        seeds = [values.get("task_seed") or 0]
+        return questions(values["task"], lengths=[values["length"]], seeds=seeds)
+    texts = values[option] if option else ()
+    texts = [texts] if isinstance(texts, str) else texts
+    return [parse_ids(text) for text in texts] if option == "ids" else list(texts)
+
+
+def _prompt_option(command: Command, values: Mapping[str, Any]) -> str | None:
+    """The one option that gives the prompts; None where none is given and none is needed."""
     parameters, is_question = command.of_kind("prompt"), takes_question(command)
     ways = ["prompt", "ids", *["task"] * is_question]
     used = [name for name in ways if values.get(name)] * bool(parameters)
@@ -40,14 +53,7 @@ def read_prompts(command: Command, values: Mapping[str, Any]) -> Sequence[Value]
         raise InputError(
             "expected --task NAME and --length N, a question of so many items, found one"
         )
-    if used == ["task"]:
-        from ostools.tasks.questions import questions
-
-        seeds = [values.get("task_seed") or 0]
-        return questions(values["task"], lengths=[values["length"]], seeds=seeds)
-    texts = values[used[0]] if used else ()
-    texts = [texts] if isinstance(texts, str) else texts
-    return [parse_ids(text) for text in texts] if used == ["ids"] else list(texts)
+    return used[0] if used else None
 
 
 def in_model(

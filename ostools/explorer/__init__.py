@@ -2,8 +2,8 @@
 measures.
 
 `views`: what can be shown and requested, checked, and its call of `ost`. `runs`: the one thread
-that runs the calls. `answer`: results as the page shows them, and the code. `app`: the web application,
-which refuses foreign requests. `serve` starts it.
+that runs the calls. `answer`: results as the page shows them, and the code. `app`: the web
+application, which refuses foreign requests. `serve` starts it.
 """
 
 from ostools.explorer.serve import Explorer as Explorer

@@ -135,7 +135,8 @@ def _plain(value: float) -> float | None:
 
 
 def _chart(request: ViewRequest, result: Result, has_tokens: bool) -> Values:
-    """The chart with its title and notes (of a sensitivity the certificate), or why there is none."""
+    """The chart with its title and notes (of a sensitivity the certificate), or why there is
+    none."""
     words, sentences = request.of_view.words, [] if has_tokens else result.findings()
     if isinstance(result, Sensitivity):
         sentences = [certificate_words(result)]

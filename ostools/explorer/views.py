@@ -165,18 +165,18 @@ class ViewRequest:
         """Check what the page sent; `InputError` for what no page sends, and for unusable texts."""
         name = checked_name("view", sent.get("view"), VIEWS)
         takes, prompt = VIEWS[name].takes, checked_text("prompt", sent.get("prompt"))
-        chosen: dict[str, Any] = {}
+        choices: dict[str, Any] = {}
         if (ends := layers_of(VIEWS[name], model)) is not None:
-            chosen["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
+            choices["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
         if "head" in takes:
             heads = (-1, int(model.cfg.n_heads) - 1)
-            chosen["head"] = _whole_in_range("head", sent.get("head", -1), *heads)
+            choices["head"] = _whole_in_range("head", sent.get("head", -1), *heads)
         if "logit" in takes and (logit := sent.get("logit")) not in (None, ""):
-            chosen["logit"] = checked_text("next token", logit)
+            choices["logit"] = checked_text("next token", logit)
         if "longest" in takes:
             longest = _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS)
-            chosen["longest"] = longest
-        return cls(name, prompt, **chosen)
+            choices["longest"] = longest
+        return cls(name, prompt, **choices)
 
     @property
     def of_view(self) -> View:

@@ -135,14 +135,17 @@ def _read(hint: object, value: object) -> object:
         return result if result is _REFUSED else inner[1](result)
     if is_list(hint):
         return _items(inner[0], value)
+    return value if _is_allowed(kind, inner, value) else _REFUSED
+
+
+def _is_allowed(kind: object, words: tuple[object, ...], value: object) -> bool:
+    """Whether a value is one of the words of a `Literal`, or of an annotation's class."""
     if kind is Literal:  # to Python True and 1.0 are 1
-        is_allowed = any(type(value) is type(word) and value == word for word in inner)
-    elif kind is not tuple and (type(kind) is type or isinstance(kind, ABCMeta)):
-        is_truth = isinstance(value, bool) and kind in (int, float)  # numbers to Python only
-        is_allowed = isinstance(value, _CLASSES.get(kind, (kind,))[0]) and not is_truth
-    else:  # a tensor's axes, and what else nobody can tell
-        is_allowed = True
-    return value if is_allowed else _REFUSED
+        return any(type(value) is type(word) and value == word for word in words)
+    if kind is tuple or not (type(kind) is type or isinstance(kind, ABCMeta)):
+        return True  # a tensor's axes, and what else nobody can tell
+    is_truth = isinstance(value, bool) and kind in (int, float)  # numbers to Python only
+    return isinstance(value, _CLASSES.get(kind, (kind,))[0]) and not is_truth
 
 
 def _items(item: object, value: object) -> object:
@@ -155,15 +158,23 @@ def _items(item: object, value: object) -> object:
     is_listed = isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
     if not is_listed or isinstance(value, Mapping):
         return _REFUSED
-    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
-    is_record = bool(fields) and Ellipsis not in fields  # such as (layer, head)
-    if not (is_text or is_record):
-        return value
-    items = list(typing.cast(Iterable[object], value))
-    for element in items if is_record else ():
-        if not isinstance(element, Sized) or len(element) != len(fields):
-            raise ValueError(f"expected {len(fields)} numbers each, found {short_repr(element)}")
+    listed = typing.cast(Iterable[object], value)
+    if not is_text:
+        return _records(item, listed)
+    items = list(listed)
     return items if all(_read(item, element) is not _REFUSED for element in items) else _REFUSED
+
+
+def _records(item: object, listed: Iterable[object]) -> Iterable[object]:
+    """Records such as (layer, head) as a list, each of its length; other items as they are."""
+    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
+    if not fields or Ellipsis in fields:
+        return listed
+    records = list(listed)
+    for record in records:
+        if not isinstance(record, Sized) or len(record) != len(fields):
+            raise ValueError(f"expected {len(fields)} numbers each, found {short_repr(record)}")
+    return records
 
 
 def words_of(hint: object) -> tuple[object, ...]:
@@ -308,8 +319,8 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[int]:
-    """`1:512` (both ends included), `4:48:4` (every fourth), `8,16,32`, or these joined by commas, as
-    increasing lengths without repeats.
+    """`1:512` (both ends included), `4:48:4` (every fourth), `8,16,32`, or these joined by commas,
+    as increasing lengths without repeats.
 
     Raises `InputError`, which calls them `what`, for anything else.
     """
@@ -321,8 +332,8 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
             low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if not least <= low <= high <= LONGEST or not step:
             raise InputError(
-                f"{what} {text[:60]!r}: expected a range such as 1:512 or 4:48:4, or a list such as 8,16,32, of "
-                f"numbers from {least} to {LONGEST}, found {part.strip()[:20]!r}"
+                f"{what} {text[:60]!r}: expected a range such as 1:512 or 4:48:4, or a list such "
+                f"as 8,16,32, of numbers from {least} to {LONGEST}, found {part.strip()[:20]!r}"
             )
         lengths.update(range(low, high + 1, step))
     return sorted(lengths)

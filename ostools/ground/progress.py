@@ -71,12 +71,12 @@ class LogLines:
         seconds = time.monotonic() - self._start
         if seconds < self._next or not 0 < steps_done < total:
             return
-        left = seconds * (total - steps_done) / steps_done
-        if seconds + left > LONG:
+        seconds_left = seconds * (total - steps_done) / steps_done
+        if seconds + seconds_left > LONG:
             self._next = seconds + LONG
             part = getattr(_this_thread, "part", "")
-            done = f"{steps_done / total:.0%} done after {in_time(seconds)}"
-            self._say(f"{part}{done}, about {in_time(left)} left")
+            share = f"{steps_done / total:.0%} done after {in_time(seconds)}"
+            self._say(f"{part}{share}, about {in_time(seconds_left)} left")
 
 
 def name_part(words: str) -> None:

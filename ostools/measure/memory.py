@@ -99,7 +99,7 @@ def logits_bytes(shape: Shape, pos: int, pairs: int, dtypes: int, layers: int = 
     dtypes, at so many layers."""
     logits = min(pairs * shape.d_vocab, max(_COMPARED, shape.d_vocab)) * 8
     streams = 4 * 8 * pairs * layers * shape.d_model
-    return pass_bytes(shape, 1, pos, element=8) + (12 + 2 * dtypes) * logits + streams
+    return pass_bytes(shape, 1, pos, element=8) + (10 + 2 * dtypes) * logits + streams
 
 
 def batch_bytes(

@@ -77,9 +77,9 @@ class MitigatedPrompts:
         if not prompts:
             raise InputError("expected at least one prompt, found an empty list")
         encoded, silent, questions = [], [], []
-        for index, given in enumerate(prompts):
+        for index, raw_prompt in enumerate(prompts):
             with prompt_named(prompts, index):
-                prompt, silent_parts, read = _encoded(what, model, given, acting, position)
+                prompt, silent_parts, read = _encoded(what, model, raw_prompt, acting, position)
             encoded.append(prompt)
             silent.append(silent_parts)
             questions.append(read)
@@ -154,29 +154,29 @@ class MitigatedPrompts:
 def _encoded(
     what: str,
     model: TransformerBridge,
-    given: object,
+    raw_prompt: object,
     mitigation: Mitigation | None,
     position: str | None,
 ) -> tuple[Prompt, tuple[Mitigation, ...], ReadPrompt | None]:
     """A prompt in tokens as the mitigation rewrites it, the parts that left it as it was, and, of a
     task's question, where it is read. Of a chat the user's message is rewritten."""
-    if isinstance(given, Question):
-        task_prompt, silent = pose(model, given, mitigation)
+    if isinstance(raw_prompt, Question):
+        task_prompt, silent = pose(model, raw_prompt, mitigation)
         read = read_at(model, task_prompt, checked_position(position))
         return read.prompt(model), silent, read
-    if not isinstance(given, str | Prompt):
+    if not isinstance(raw_prompt, str | Prompt):
         raise InputError(
-            f"expected a text, a Prompt or a task's question, found {type(given).__name__}; for "
-            "token ids use ost.Prompt.from_ids(model, ids)"
+            f"expected a text, a Prompt or a task's question, found {type(raw_prompt).__name__}; "
+            "for token ids use ost.Prompt.from_ids(model, ids)"
         )
-    require_question([given], position)
-    text = given if isinstance(given, str) else given.text
-    if isinstance(given, Prompt) and text is not None and given.chat is not None:
-        text = text[slice(*given.chat.message)]
+    require_question([raw_prompt], position)
+    text = raw_prompt if isinstance(raw_prompt, str) else raw_prompt.text
+    if isinstance(raw_prompt, Prompt) and text is not None and raw_prompt.chat is not None:
+        text = text[slice(*raw_prompt.chat.message)]
     rewritten, silent = rewritten_text(what, text, mitigation)
     if rewritten is None or rewritten == text:
-        return as_prompt(model, given), silent, None
-    encoding = encoding_of(given) if isinstance(given, Prompt) else EncodingOptions()
+        return as_prompt(model, raw_prompt), silent, None
+    encoding = encoding_of(raw_prompt) if isinstance(raw_prompt, Prompt) else EncodingOptions()
     return encode(model, rewritten, **encoding), silent, None
 
 

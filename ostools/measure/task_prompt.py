@@ -177,7 +177,10 @@ def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[in
     except InputError:
         return [None] * task_prompt.tokens
     items = [[item_by_place.get(place) for place in range(*span)] for span in spans]
-    return [next((i for i in held if i is not None and copies == 1), None) for held in items]
+    return [
+        next((i for i in token_items if i is not None and copies == 1), None)
+        for token_items in items
+    ]
 
 
 def last_item_position(model: TransformerBridge, task_prompt: TaskPrompt) -> int:
@@ -244,8 +247,10 @@ def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt) -> None
     for (start, end), token in zip(
         offsets(model, task_prompt.prompt), task_prompt.prompt.tokens, strict=True
     ):
-        held = [item_by_place[place] for place in range(start, end) if place in item_by_place]
-        if None in held and set(held) != {None}:
+        token_items = [
+            item_by_place[place] for place in range(start, end) if place in item_by_place
+        ]
+        if None in token_items and set(token_items) != {None}:
             raise InputError(
                 f"{task_prompt.task.name}: expected inserted text in tokens of its own, found "
                 f"{token!r}, which this tokenizer makes of an item and of inserted text together: "

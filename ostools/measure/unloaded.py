@@ -160,8 +160,8 @@ class Unloaded:
         if self.kind != "cpu":
             return Forecast(self.held_bytes + work, work, self.held_bytes + work)
         model = self.held_bytes + _OF_WORD * self.shape.d_vocab
-        # Weights are read and cast one after the other, a few at a time: the embedding and an output
-        # layer of its own may stand beside what they are cast to.
+        # Weights are read and cast one after the other, a few at a time: the embedding and an
+        # output layer of its own may stand beside what they are cast to.
         largest = self._weights[1]
         memory = LIBRARIES + model + max(largest, work)
         return Forecast(memory, work, model + work, LIBRARIES)

@@ -198,12 +198,12 @@ def _require_same_modules(model: PreTrainedModel, twin: PreTrainedModel) -> None
     """Refuse a module of another class, or with another setting, than the configuration's."""
     user_parts, parts = _parts_of(model), _parts_of(twin)
     for path in {**parts, **user_parts}:
-        expected, found = (it.get(path, {"class": None}) for it in (parts, user_parts))
+        expected, actual = (it.get(path, {"class": None}) for it in (parts, user_parts))
         for setting, value in expected.items():
-            if found.get(setting, value) != value:
+            if actual.get(setting, value) != value:
                 raise InputError(
                     f"expected {setting} = {value!r} in {path or 'the model'}, as its "
-                    f"configuration says, found {found[setting]!r}: merge adapters, dequantise, "
+                    f"configuration says, found {actual[setting]!r}: merge adapters, dequantise, "
                     "undo what replaced modules, or set it in the configuration before the model "
                     "is built"
                 )

@@ -121,7 +121,7 @@ def render(
     chat = Chat(system, thinking_state, any(word in template for word in _DATES), message)
     ids = _ids(tokenizer, whole_text)
     refuse_unknown(tokenizer, ids, text)
-    markers = {index for index in control_ids(tokenizer) if index != tokenizer.unk_token_id}
+    markers = control_ids(tokenizer).difference([tokenizer.unk_token_id])
     # What the template writes of texts in which no control token can stand.
     harmless_ids = _ids(tokenizer, re.sub(f"[{_MESSAGE}{_SYSTEM}]", HARMLESS, marked))
     control, expected = ([i for i in row if i in markers] for row in (ids, harmless_ids))

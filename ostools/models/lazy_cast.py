@@ -4,10 +4,10 @@ A `LazyCast` tensor stands for a function of stored numbers, such as a bfloat16 
 float64, or one rounded to 8 bits. It holds the stored numbers themselves,
 shared with whoever owns them. Each operation makes the numbers that it reads, and uses them once:
 of an embedding the rows that were asked for, of a product with a large cast matrix in a CPU's
-memory a part at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy
-of the model would run; a product in parts may round its sums otherwise in the last bits. Parts of a
-cast are made in one place, which the thread keeps: so few at a time that they stay in a CPU's
-caches, a pass takes as long as with weights that were cast before.
+memory a part at a time, of anything else one whole matrix. The operation is the same one, on the
+same numbers, that a cast copy of the model would run; a product in parts may round its sums
+otherwise in the last bits. Parts of a cast are made in one place, which the thread keeps: so few at
+a time that they stay in a CPU's caches, a pass takes as long as with weights that were cast before.
 
 Backward passes read it the same way: what autograd keeps of a product is the `LazyCast`, and its
 numbers are made again.

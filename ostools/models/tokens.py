@@ -174,8 +174,8 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
         )
     if encoding.get("chat"):
         rendered = render(tokenizer, text, encoding.get("system"), encoding.get("thinking", False))
-        known = {"origins": origins(tokenizer, rendered), "chat": rendered.chat}
-        return _prompt(model, rendered.text, rendered.ids, markers=markers, **known)
+        about_chat = {"origins": origins(tokenizer, rendered), "chat": rendered.chat}
+        return _prompt(model, rendered.text, rendered.ids, markers=markers, **about_chat)
     bos = encoding.get("bos")
     before, body, (_, after) = lead(tokenizer, bos), text_ids(tokenizer, text), frame(tokenizer)
     if left_out := tuple(token_text(tokenizer, index) for index in after):

@@ -99,7 +99,10 @@ class _AnswersFigure(PaperFigure):
         """
         parameters, answers = self.provenance.parameters, self._answers
         lengths, kinds = parameters["lengths"], answers["kind"].value_counts()
-        how = f"greedy decoding, prompts {'in the chat template' if parameters['chat'] else 'as text'}"
+        how = (
+            "greedy decoding, prompts "
+            f"{'in the chat template' if parameters['chat'] else 'as text'}"
+        )
         if parameters.get("hosted"):
             temperature = parameters.get("temperature")
             degrees = "that is not recorded" if temperature is None else f"of {temperature:g}"
@@ -266,8 +269,8 @@ def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
     """Figure 4 (or 7), made from the answers of Figure 3. Raises `InputError` for
     another number.
     """
-    named = {"measurement": f"figure-{number}", "number": number}
-    parameters = {**figure.provenance.parameters, **named}
+    about = {"measurement": f"figure-{number}", "number": number}
+    parameters = {**figure.provenance.parameters, **about}
     provenance = replace(figure.provenance, parameters=parameters)
     return Figure4(frequencies(figure.frame), provenance, figure.frame)
 
@@ -331,7 +334,9 @@ def answered_tasks(
         "measurement": f"figure-{number}",
         "number": number,
         "lengths": length_list,
-        "max_new_tokens": {task.mode: asked["max_new_tokens"] for task, asked in described.items()},
+        "max_new_tokens": {
+            task.mode: settings["max_new_tokens"] for task, settings in described.items()
+        },
     }
     return frame, provenance_of(model, **how)
 
@@ -440,8 +445,8 @@ def figure_prompts(
         )
     usual = FIGURE_2_LENGTHS if number == 2 else LENGTHS
     seed_list = SEEDS if seeds is None else checked_seeds(seeds)
-    others = figure_tasks(seed_list, PANELS if panels is None else panels)
+    panel_tasks = figure_tasks(seed_list, PANELS if panels is None else panels)
     return figure_questions(
-        figure_2_tasks() if number == 2 else others,
+        figure_2_tasks() if number == 2 else panel_tasks,
         checked_lengths(usual if lengths is None else lengths),
     )

@@ -128,18 +128,18 @@ def figure_5(
     runs = {panel: FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
     # Panels take as many passes as they have seeds.
     streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
-    total, done, curves = sum(map(len, streams.values())), 0, {}
+    total, start, curves = sum(map(len, streams.values())), 0, {}
     for panel, task in runs.items():
-        end = done + len(streams[panel])
+        end = start + len(streams[panel])
         curves[panel] = ost.collapse(
             model,
             task,
             lengths=length_list,
             dtypes=dtypes,
             seeds=streams[panel],
-            progress=part_of(progress, done, end, total),
+            progress=part_of(progress, start, end, total),
         )
-        done = end
+        start = end
     provenance = Provenance.collect(
         model,
         measurement="figure-5",

@@ -199,13 +199,13 @@ def _norms(
         model, task_prompt.prompt, linearisations=(linearisation,), method=method
     ).frame
     carriers = list(ost.measure.carrier_positions(model, task_prompt))
-    others: Frame = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
+    other_tokens: Frame = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
     norms = ["operator_norm", "frobenius_norm"]
     return {
         "carriers": len(carriers),
         "method": str(profile["method"].iloc[0]),
         **profile.iloc[carriers][norms].mean().add_prefix("wanted_"),
-        **others[norms].mean().add_prefix("other_"),
+        **other_tokens[norms].mean().add_prefix("other_"),
     }
 
 

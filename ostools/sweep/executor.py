@@ -1,5 +1,5 @@
-"""Run a sweep, and resume it. Its executors: each takes cells, and gives every one back with its rows, or with what went
-wrong in words.
+"""Run a sweep, and resume it. Its executors: each takes cells, and gives every one back with its
+rows, or with what went wrong in words.
 
 An executor stores nothing. Wherever a cell is measured, the checkpoint and the code are checked to
 be those that its key was made of. `ThisProcess` measures one cell after the other; `ray_cluster`

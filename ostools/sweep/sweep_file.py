@@ -225,8 +225,8 @@ def _in_words(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS)
     if first["type"] == "extra_forbidden":
         kinds = [MEASUREMENTS[str(part)].options for part in first["loc"] if part in MEASUREMENTS]
-        known = (kinds or [Sweep])[0].model_fields
-        return f"{where}: no such key: {nearest(first['loc'][-1], known)}"
+        keys = (kinds or [Sweep])[0].model_fields
+        return f"{where}: no such key: {nearest(first['loc'][-1], keys)}"
     reason = str(first.get("ctx", {}).get("error") or first["msg"])
     end = "" if ", found " in reason else f"; found {str(first['input'])[:60]!r}"
     return f"{where}: {reason}{end}" if where else reason

@@ -158,7 +158,8 @@ class PairsOfIds(TaskOfIds):
         for n in lengths:
             if n not in self.at:
                 raise InputError(
-                    f"{self.name}: expected a length with a pair, one of {[*self.at][:8]}, found {n}"
+                    f"{self.name}: expected a length with a pair, one of {[*self.at][:8]}, found "
+                    f"{n}"
                 )
             ids, extended = map(_row, self.at[n])
             yield Pair("theorem" if repeats_last(ids, extended) else "task", n, ids, extended)

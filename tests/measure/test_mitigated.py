@@ -28,6 +28,7 @@ from ostools.mitigations.passes import AttentionTemperature
 from ostools.models import Prompt, encode
 from ostools.results import Result
 from ostools.tasks import AppendixTask
+from ostools.tasks.questions import question
 from tests.checkpoints import CHAT_TEMPLATE, tiny_model
 
 TEXT = "the cat in the tin"
@@ -209,3 +210,15 @@ def test_a_question_is_posed_under_a_rewrite_before() -> None:
         require_equal(found, ost.measure.head_scores(model, posed))
     with pytest.raises(ost.InputError, match="pose it under the mitigation"):
         ost.measure.head_scores(model, posed, mitigation=Hint())
+
+
+def test_the_next_token_is_predicted_under_one_mitigation_not_under_two(embedded) -> None:
+    posed = question(ost.tasks.task("count-ones"), 14)
+    under: dict[str, Any] = {"mitigation": "attention-temperature:factor=3"}
+    with ost.mitigations.mitigation(under["mitigation"]).hooks(embedded):
+        expected = ost.attention(embedded, posed, position="prompt-end")
+    measured = ost.sensitivity(
+        embedded, posed, position="prompt-end", method="sketch", cotangents=2, **under
+    )
+    next_tokens = (result.provenance.parameters["next_tokens"] for result in (measured, expected))
+    assert next(next_tokens) == next(next_tokens)

@@ -41,7 +41,7 @@ def models(*, check: str | None = None) -> None:
         for family in FAMILIES
         if family.refused is None
     ]
-    others = [
+    refused_families = [
         {
             "family": family.name,
             "loaded": "by the generic route" if family.generic_instead else "no",
@@ -51,7 +51,7 @@ def models(*, check: str | None = None) -> None:
         if family.refused is not None
     ]
     names = [{"name": name, "what": what} for name, what in named_models()]
-    terminal.give_tables({"Models": names, "Families": families, "Others": others})
+    terminal.give_tables({"Models": names, "Families": families, "Others": refused_families})
 
 
 def named_models() -> Iterator[tuple[str, str]]:

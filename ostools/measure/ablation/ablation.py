@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar, Unpack
 
 import pandas as pd
@@ -174,8 +175,7 @@ def ablation(
         form = tasks.task(task)
         ablated = [
             of_task(work, form, length, seed, names, logit, prefilled, **encoding)
-            for length in checked_lengths(lengths)
-            for seed in seeds_of(form, seeds)
+            for length, seed in product(checked_lengths(lengths), seeds_of(form, seeds))
         ]
     elif prompt is None:
         raise InputError(
@@ -207,8 +207,9 @@ def ablation(
     )
     rows = []
     with torch.inference_mode(False), true_arithmetic(work):
-        for asked, part in with_progress(ablated, progress):
-            rows += _rows(work, asked, parts or all_targets(work, what, asked.prompt, top), part)
+        for ablated_prompt, part in with_progress(ablated, progress):
+            ablated_parts = parts or all_targets(work, what, ablated_prompt.prompt, top)
+            rows += _rows(work, ablated_prompt, ablated_parts, part)
     frame: Frame = pd.DataFrame(rows).assign(what=what)[list(_COLUMNS)]
     return Ablation(
         frame.astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")), provenance
@@ -268,10 +269,10 @@ def _rows(
     if "collapse" in values:
         require_apart(model, prompt.prompt, values["collapse"])
     slopes = {name: measure.slopes(model, targets) for name, measure in prompt.measures.items()}
-    gone = torch.zeros_like(next(model.parameters()).flatten()[:1])
+    closed_gate = torch.zeros_like(next(model.parameters()).flatten()[:1])
     for index, target in enumerate(targets):
         for name, measure in prompt.measures.items():
-            with hooks.gated(model, [target], gone):
+            with hooks.gated(model, [target], closed_gate):
                 ablated = measure.value(model, f"without {target}")
             yield {
                 **where,

@@ -117,11 +117,7 @@ def answers(
         )
     line_rows = [] if lines is None else _line_rows(model, encoded, lines, context)
     longest_line = max(map(len, line_rows), default=0)
-    none, answer_so_far = [None] * len(ids), partial(_answer, model.tokenizer, end_ids(model))
-    readers = [
-        partial(answer_so_far, *about)
-        for about in zip(ids, stops or none, cycles or none, strict=True)
-    ]
+    readers = _readers(model, ids, stops, cycles)
     answer_by_index: dict[int, Answer] = {}
 
     def ended(count: int) -> None:
@@ -141,9 +137,9 @@ def answers(
             first = rows.logits()
             batch_lines = [line_rows[index] for index in batch if line_rows]
             scores = _scores(rows, first, batch_lines, ends) if batch_lines else []
-            found = _generate(rows, first, batch, readers, max_new_tokens, ended)
+            batch_answers = _generate(rows, first, batch, readers, max_new_tokens, ended)
         answer_by_index |= {
-            index: replace(found[index], log_probability=score)
+            index: replace(batch_answers[index], log_probability=score)
             for index, score in zip_longest(batch, scores)
         }
     return [answer_by_index[index] for index in range(len(ids))]
@@ -176,8 +172,20 @@ def answer_log_probability(
     `answers` batches.
     """
     options: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
-    found = answers(model, prompts, max_new_tokens=1, lines=lines, **options)
-    return [float(cast(float, answer.log_probability)) for answer in found]
+    scored_answers = answers(model, prompts, max_new_tokens=1, lines=lines, **options)
+    return [float(cast(float, answer.log_probability)) for answer in scored_answers]
+
+
+def _readers(
+    model: TransformerBridge,
+    ids: Sequence[list[int]],
+    stops: Sequence[Stop] | None,
+    cycles: Sequence[int] | None,
+) -> list[Callable[[list[int]], Answer]]:
+    """Of each prompt the function that makes an answer of its new tokens."""
+    none, answer_so_far = [None] * len(ids), partial(_answer, model.tokenizer, end_ids(model))
+    stop_rules = zip(ids, stops or none, cycles or none, strict=True)
+    return [partial(answer_so_far, *about) for about in stop_rules]
 
 
 def _line_rows(
@@ -204,13 +212,21 @@ def _scores(
     `first`.
     """
     width, device = max(map(len, lines)), first.device
-    # What stands behind a shorter line is not looked at.
-    filled = [[*line, *[line[-1]] * (width - len(line))] for line in lines]
-    logits = torch.cat([first, rows.ahead(torch.tensor(filled, device=device))], dim=1)
+    if rows.cache is None:  # the length of a pass may turn its positions: a line has one of its own
+        texts = zip(rows.unread.tolist(), lines, strict=True)
+        of_line = [
+            Rows(rows.model, [[*text, *line]], False, keep=len(line) + 1).logits()[0]
+            for text, line in texts
+        ]
+    else:
+        # What stands behind a shorter line is not looked at.
+        filled = [[*line, *[line[-1]] * (width - len(line))] for line in lines]
+        logits = torch.cat([first, rows.ahead(torch.tensor(filled, device=device))], dim=1)
+        of_line = [logits[row, : len(line) + 1] for row, line in enumerate(lines)]
     end_ids = torch.tensor(ends, device=device)
     return [
-        log_probability(logits[row, : len(line) + 1], torch.tensor(line, device=device), end_ids)
-        for row, line in enumerate(lines)
+        log_probability(row, torch.tensor(line, device=device), end_ids)
+        for row, line in zip(of_line, lines, strict=True)
     ]
 
 

@@ -34,13 +34,13 @@ class Evaluation(Result):
     status ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit,
     and its row is no evidence of what it does), length (items), seed, tokens (of the prompt); key
     (the right answer), answer (the answer line, as `reading` finds it; where there is none the last
-    line that was read), text (all it wrote), ended (as in `Answer`); kind ("unanswered" where a hosted
-    model gave none, and the columns made of an answer are NA), correct, number, absolute_error,
-    content and content_correct: see `AnswerVerdict`; log_probability (natural, of the right line
-    after the prompt, with its end, of a few-shot prompt of what is left of the line; NaN where no
-    end can be written, and where reasoning or thinking comes first), within_training (whether the
-    model's card lists training of the task up to this length; NA: not known. That is of the task's
-    own text: what a mitigation makes of it may have been in no training at all).
+    line that was read), text (all it wrote), ended (as in `Answer`); kind ("unanswered" where a
+    hosted model gave none, and the columns made of an answer are NA), correct, number,
+    absolute_error, content and content_correct: see `AnswerVerdict`; log_probability (natural, of
+    the right line after the prompt, with its end, of a few-shot prompt of what is left of the line;
+    NaN where no end can be written, and where reasoning or thinking comes first), within_training
+    (whether the model's card lists training of the task up to this length; NA: not known. That is
+    of the task's own text: what a mitigation makes of it may have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """

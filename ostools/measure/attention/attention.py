@@ -22,8 +22,8 @@ part from token j: what the heads move from j to i, and v_i itself for j = i (do
 norm after attention (Gemma, OLMo 2) is held at its scale, so that the parts and the biases add up
 to z_i. None of the four is a derivative, and none knows what an MLP does.
 
-Cost of these: one forward pass, and n^2 vectors of d_model numbers a layer for `alti`, some queries at a
-time. No gradient.
+Cost of these: one forward pass, and n^2 vectors of d_model numbers a layer for `alti`, some queries
+at a time. No gradient.
 """
 
 from __future__ import annotations

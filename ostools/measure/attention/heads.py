@@ -6,7 +6,7 @@ Cost: one forward pass a prompt; patterns are read layer by layer and never kept
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -120,19 +120,26 @@ def head_scores(
     }
     ids = tuple(mitigated.prompt.ids.tolist()) if len(texts) == 1 else None
     provenance = Provenance.collect(model, ids, **parameters)
-    tables = []
+    tables: list[pd.DataFrame] = []
     with mitigated.acting(model):
         for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True)):
-            origin = None if prompt.origins is None else prompt.origins[0]
-            about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": origin}
             layer_scores = pattern_scores(model, prompt, _carriers(model, raw, prompt))
-            for layer, scores in enumerate(layer_scores):
-                columns = {name: values.tolist() for name, values in scores.items()}
-                table = pd.DataFrame(about | {"layer": layer} | columns)
-                tables.append(table.rename_axis("head").reset_index())
+            tables += _layer_tables(index, prompt, layer_scores)
     frame: Frame = pd.concat(tables, ignore_index=True).astype({"first_origin": "str"})
     names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
     return HeadScores(frame[names], provenance)
+
+
+def _layer_tables(
+    index: int, prompt: Prompt, layer_scores: Sequence[Mapping[str, PerHead]]
+) -> Iterator[pd.DataFrame]:
+    """Of the prompt of that index a table for each layer, with one row per head."""
+    origin = None if prompt.origins is None else prompt.origins[0]
+    about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": origin}
+    for layer, scores in enumerate(layer_scores):
+        columns = {name: values.tolist() for name, values in scores.items()}
+        table = pd.DataFrame(about | {"layer": layer} | columns)
+        yield table.rename_axis("head").reset_index()
 
 
 def _in_common(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -48,16 +48,16 @@ NUMBERS = [
     *("mean", "minimum", "maximum", "relative", "ulps"),
     *("float64_distance", "noise", "pair_noise", "machine_line", "weight_shift", "total_variation"),
 ]
-GIVEN = ["given_distance", "given_relative"]
+OF_GIVEN_WEIGHTS = ["given_distance", "given_relative"]
 """In float64 with the weights as given, whatever the precision."""
 FLAGS = ["same_top_token", "identical_logits"]
 COLUMNS = [
     *("task", "pair", "seed", "length", "tokens", "dtype", "weights"),
-    *("site", "layer", "per", "norm", *NUMBERS, *GIVEN, *FLAGS, "next_token", "status"),
+    *("site", "layer", "per", "norm", *NUMBERS, *OF_GIVEN_WEIGHTS, *FLAGS, "next_token", "status"),
 ]
 KINDS = (
     dict.fromkeys(("seed", "length", "tokens", "layer"), "int64")
-    | dict.fromkeys([*NUMBERS, *GIVEN], "float64")
+    | dict.fromkeys([*NUMBERS, *OF_GIVEN_WEIGHTS], "float64")
     | dict.fromkeys(FLAGS, "boolean")
 )
 
@@ -133,24 +133,31 @@ def pair_tables(
     tables: list[dict[object, list[pd.DataFrame]]] = [defaultdict(list) for _ in runs]
     for site, layer in runs[0].sites:
         norms = ["l2"] if site == LOGITS else distances.NORMS
-        cuts = {VECTOR: 1} | ({HEAD_CHUNK: heads} if heads and site != LOGITS else {})
-        streams = (tokens.read(site, layer, prompts) for tokens in readers.values())
-        for vectors in zip(*streams, strict=True):
-            for per, pieces in cuts.items():
-                pairs = {
-                    key: (cut(v, pieces), cut(v_star, pieces))
-                    for key, (v, v_star) in zip(readers, vectors, strict=True)
-                }
-                original = pairs[id(exact[AS_GIVEN])]
-                for run, table in zip(runs, tables, strict=True):
-                    pair, stored = pairs[id(run)], pairs[id(exact[run.weights])]
-                    flags = _of_logits(*pair) if site == LOGITS else {}
-                    numbers = norm_columns(run.precision, pair, stored, original, norms)
-                    for norm, of_norm in numbers:
-                        columns = {name: x.cpu().numpy() for name, x in (of_norm | flags).items()}
-                        place = {"site": site, "layer": layer, "per": per, "norm": norm}
-                        table[site, layer, per, norm].append(pd.DataFrame(place | columns))
+        for per, pairs in _cut_chunks(readers, site, layer, prompts, heads):
+            original = pairs[id(exact[AS_GIVEN])]
+            for run, table in zip(runs, tables, strict=True):
+                pair, stored = pairs[id(run)], pairs[id(exact[run.weights])]
+                flags = _of_logits(*pair) if site == LOGITS else {}
+                numbers = norm_columns(run.precision, pair, stored, original, norms)
+                for norm, of_norm in numbers:
+                    columns = {name: x.cpu().numpy() for name, x in (of_norm | flags).items()}
+                    place = {"site": site, "layer": layer, "per": per, "norm": norm}
+                    table[site, layer, per, norm].append(pd.DataFrame(place | columns))
     return [_rows(run, table, prompts) for run, table in zip(runs, tables, strict=True)]
+
+
+def _cut_chunks(
+    readers: Mapping[int, LastTokens], site: str, layer: int, prompts: PromptSet, heads: int
+) -> Iterator[tuple[str, dict[int, Vectors]]]:
+    """A site's chunks of pairs, whole and then by head, of all readers at once: `per`, and the
+    vectors by reader.
+    """
+    cuts = {VECTOR: 1} | ({HEAD_CHUNK: heads} if heads and site != LOGITS else {})
+    streams = (tokens.read(site, layer, prompts) for tokens in readers.values())
+    for vectors in zip(*streams, strict=True):
+        for per, pieces in cuts.items():
+            cut_pairs = [(cut(v, pieces), cut(v_star, pieces)) for v, v_star in vectors]
+            yield per, dict(zip(readers, cut_pairs, strict=True))
 
 
 def cut(vectors: Tensor, pieces: int) -> Float[Tensor, "pair piece d"]:
@@ -190,17 +197,19 @@ def norm_columns(
     precision stores (`exact`), and with those of the model (`original`). Of float64 itself rounding
     is not known; relative to a v of 0, nothing is.
     """
-    apart, exactly_apart, given_apart = (v - v_star for v, v_star in (run, exact, original))
+    difference, exact_difference, given_difference = (
+        v - v_star for v, v_star in (run, exact, original)
+    )
     vectors = {
-        "mean": apart,
+        "mean": difference,
         "machine_line": precision.steps(*run),
-        "float64_distance": exactly_apart,
-        "given_distance": given_apart,
+        "float64_distance": exact_difference,
+        "given_distance": given_difference,
         "weight_shift": exact[0] - original[0],
     }
     if precision != REFERENCE:
         vectors["noise"] = run[0] - exact[0]
-        vectors["pair_noise"] = apart - exactly_apart
+        vectors["pair_noise"] = difference - exact_difference
     for norm in norms:
         sizes = {name: distances.vector_norm(x, norm) for name, x in vectors.items()}
         size, given_size = (distances.vector_norm(v, norm) for v in (run[0], original[0]))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from ostools.ground import InputError
-from ostools.measure.collapse.distances import COLUMNS, GIVEN, REFERENCE
+from ostools.measure.collapse.distances import COLUMNS, OF_GIVEN_WEIGHTS, REFERENCE
 from ostools.measure.collapse.verdicts import (
     MEASURED,
     ONE_CURVE,
@@ -77,7 +77,7 @@ class Collapse(Result):
         rows = behind_all_blocks(frame_of(self))
         rows = rows[(rows["per"] == VECTOR) & (rows["norm"] == "l2")]
         keys = ["task", "pair", "seed", "length", "tokens", "site"]
-        rows = rows[[*keys, *GIVEN]].drop_duplicates(keys, ignore_index=True)
+        rows = rows[[*keys, *OF_GIVEN_WEIGHTS]].drop_duplicates(keys, ignore_index=True)
         return rows.rename(columns={"given_distance": "distance", "given_relative": "relative"})
 
     @property

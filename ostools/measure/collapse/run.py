@@ -85,7 +85,9 @@ class CollapseRun:
 
     @property
     def heads(self) -> int:
-        """Into how many chunks a vector is cut; 0 where the heads are unknown or do not divide it."""
+        """Into how many chunks a vector is cut; 0 where the heads are unknown or do not divide
+        it.
+        """
         heads = 0 if is_closed(self.model) else int(self.model.cfg.n_heads)
         return heads if heads and self.model.cfg.d_model % heads == 0 else 0
 
@@ -211,8 +213,10 @@ class CollapseRun:
         table, tokens, view = passes.tables[index], passes.tokens[index], passes.view
         replaced: set[tuple[str, int, int]] = set()
         while undecided := deciding(hidden_curves(table)) - replaced:
-            chosen = [p for p in prompts.pairs if (p.kind, prompts.seed, p.length) in undecided]
-            some = PromptSet.of(prompts.task, prompts.seed, chosen)
+            undecided_pairs = [
+                p for p in prompts.pairs if (p.kind, prompts.seed, p.length) in undecided
+            ]
+            some = PromptSet.of(prompts.task, prompts.seed, undecided_pairs)
             places = torch.tensor([prompts.prompts.index(ids) for ids in some.prompts])
             with running(view, self.mitigation), tokens.precision.running(view, some.longest()):
                 rows, _ = own_rows(view, some.prompts, self.layers)
@@ -240,12 +244,14 @@ def _described(
     }
     by_name = references | dict(runs)
     routes = dict.fromkeys(passes.batching for passes in by_name.values())
-    own = {name: sorted(run.own_lengths) for name, run in runs.items() if run.shares_16_bits}
+    own_lengths = {
+        name: sorted(run.own_lengths) for name, run in runs.items() if run.shares_16_bits
+    }
     return {
         "route": " and ".join(route.name for route in routes),
         "route_reason": "; ".join(route.reason for route in routes),
         "difference_at_probed_lengths": {n: passes.difference for n, passes in by_name.items()},
-        "lengths_in_passes_of_their_own": own,
+        "lengths_in_passes_of_their_own": own_lengths,
         "not_finite": dict(not_finite),
     }
 

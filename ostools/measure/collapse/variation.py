@@ -64,42 +64,46 @@ def _variation_of(
             "pairs"
         )
     batching = batching_of(model, is_chain=all(prompts.tree.is_chain for prompts in sets))
-    apart = batching.name == "loop" or changes_pass(mitigation)
-    passes = [(prompts, *one) for prompts in sets for one in _passes(prompts.pairs, apart).items()]
+    separate = batching.name == "loop" or changes_pass(mitigation)
+    passes = [
+        (prompts, ids, pairs)
+        for prompts in sets
+        for ids, pairs in _passes(prompts.pairs, separate).items()
+    ]
     work, tables = PRECISION.prepared(model), []
     for prompts, ids, pairs in passes:
         with running(work, mitigation):
-            numbers = _compared(work, ids, pairs, apart)
+            numbers = _compared(work, ids, pairs, separate)
         tables.append(_table(numbers, prompts, pairs))
         tell(progress, len(tables), len(passes))
     table: Frame = pd.concat(tables).sort_values(
         ["seed", "length", "layer", "head"], kind="stable", ignore_index=True
     )
-    return table, "v and v* apart" if apart else "v inside the pass of v*"
+    return table, "v and v* apart" if separate else "v inside the pass of v*"
 
 
-def _passes(pairs: Sequence[Pair], apart: bool) -> dict[tuple[int, ...], list[Pair]]:
+def _passes(pairs: Sequence[Pair], separate: bool) -> dict[tuple[int, ...], list[Pair]]:
     """The prompts v* to be run, each with the pairs of the theorem that are read out of it: their
-    v* begins it (unless each has a pass of its own: `apart`), or is it.
+    v* begins it (unless each has a pass of its own: `separate`), or is it.
     """
     passes: dict[tuple[int, ...], list[Pair]] = {}
     theorems = [pair for pair in pairs if pair.kind == "theorem"]
     for pair in sorted(theorems, key=lambda pair: len(pair.extended), reverse=True):
-        own = pair.extended
-        longer = (ids for ids in passes if not apart and ids[: len(own)] == own)
-        passes.setdefault(next(longer, own), []).append(pair)
+        extended = pair.extended
+        longer = (ids for ids in passes if not separate and ids[: len(extended)] == extended)
+        passes.setdefault(next(longer, extended), []).append(pair)
     return passes
 
 
 def _compared(
-    model: TransformerBridge, ids: Sequence[int], pairs: Sequence[Pair], apart: bool
+    model: TransformerBridge, ids: Sequence[int], pairs: Sequence[Pair], separate: bool
 ) -> VariationTensor:
     """The numbers of these pairs out of the pass of v*, in the order of `QUANTITIES`: rows n - 1
     and n, counted from 0, of a pattern are v's last and the repeated one. Apart, the row of v is
     that of its own pass.
     """
     alone: Mapping[int | None, Tensor] = {}
-    if apart:
+    if separate:
         (pair,) = pairs
         record, _ = captured_pass(
             model, [pair.ids], "pattern", reduce=lambda pattern, _: pattern[0, :, -1:].clone()
@@ -108,7 +112,7 @@ def _compared(
 
     def compared(pattern: Tensor, layer: int | None) -> Tensor:
         rows = torch.tensor([len(pair.ids) for pair in pairs], device=pattern.device)
-        alpha = pad(alone[layer], (0, 1)) if apart else pattern[0, :, rows - 1]
+        alpha = pad(alone[layer], (0, 1)) if separate else pattern[0, :, rows - 1]
         alpha_star = pattern[0, :, rows].double()
         last = rows.expand(len(alpha_star), -1)
         delta, self_weight, divergence = proof_variation(alpha.double(), alpha_star, last)

@@ -162,16 +162,16 @@ def faithfulness(
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with mitigated.acting(work):
         prompt = torch.tensor(ids, device=next(work.parameters()).device)
-        whole = _pass(work, prompt[None])
+        baseline = _pass(work, prompt[None])
         tables = [
-            _effects(work, prompt, way, whole, target, part).assign(way=way)
+            _effects(work, prompt, way, baseline, target, part).assign(way=way)
             for way, part in with_progress(way_names, progress)
         ]
     parameters = {
         **provenance.parameters,
         "logit": target[0] if len(target) == 1 else target,
         "token": MINUS.join(token_text(model.tokenizer, token) for token in target),
-        "log_prob": float(_log_prob(whole[1], target)),
+        "log_prob": float(_log_prob(baseline[1], target)),
         "ways": way_names,
         "profiles": list(profile_by_name),
     }
@@ -191,20 +191,20 @@ def _effects(
     model: TransformerBridge,
     prompt: Int[Tensor, " pos"],
     way: str,
-    whole: Outcome,
+    baseline: Outcome,
     target: tuple[int, ...],
     progress: Progress | None,
 ) -> pd.DataFrame:
     """A row a token before the last: its position, and what taking it out that way does."""
-    y, log_probs = whole
-    kept = (torch.eye(len(prompt), device=prompt.device) == 0)[:-1]
+    y, log_probs = baseline
+    remaining = (torch.eye(len(prompt), device=prompt.device) == 0)[:-1]
     if way == REMOVED:
-        prompts, masks = prompt.repeat(len(kept), 1)[kept].view(len(kept), -1), None
+        prompts, masks = prompt.repeat(len(remaining), 1)[remaining].view(len(remaining), -1), None
     else:
-        prompts, masks = prompt.repeat(len(kept), 1), kept
+        prompts, masks = prompt.repeat(len(remaining), 1), remaining
     rows = max(1, min(chunk(_LOGITS) // log_probs.shape[1], chunk(TOKENS) // prompts.shape[1]))
     changes = []
-    for start in range(0, len(kept), rows):
+    for start in range(0, len(remaining), rows):
         part = slice(start, start + rows)
         y_after, after = _pass(model, prompts[part], None if masks is None else masks[part])
         # A next token that has no probability at all (a logit of -inf) adds nothing.
@@ -212,7 +212,7 @@ def _effects(
         drop = _log_prob(log_probs, target) - _log_prob(after, target)
         effects = (y_after - y).norm(dim=-1), drop, terms.sum(-1).clamp_min(0.0)
         changes.append(torch.stack(effects, dim=-1).cpu())
-        tell(progress, min(start + rows, len(kept)), len(kept))
+        tell(progress, min(start + rows, len(remaining)), len(remaining))
     table = pd.DataFrame(torch.cat(changes).numpy(), columns=[*EFFECTS])
     return table.rename_axis("position").reset_index()
 
@@ -228,13 +228,13 @@ def _log_prob(
 def _pass(
     model: TransformerBridge,
     prompts: Int[Tensor, "row pos"],
-    kept: Bool[Tensor, "row pos"] | None = None,
+    visible: Bool[Tensor, "row pos"] | None = None,
 ) -> Outcome:
-    """Outcome of each prompt; `kept`: the tokens that others attend to."""
+    """Outcome of each prompt; `visible`: the tokens that others attend to."""
     masked = nullcontext()
-    if kept is not None:
+    if visible is not None:
         masked = hooks.mask_scores(
-            model, lambda query, key: kept[:, key[0]][:, None, :] | (query == key)
+            model, lambda query, key: visible[:, key[0]][:, None, :] | (query == key)
         )
     with masked:
         record, last = captured_pass(

@@ -113,8 +113,8 @@ def linear_range(
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
     count = int(model.W_E.shape[0]) if tokenizer is None else len(tokenizer)
     control = () if tokenizer is None else control_ids(tokenizer)
-    others = np.setdiff1d(np.arange(count), [*control, *tokens.ids.tolist()])
-    targets = torch.from_numpy(np.random.default_rng(seed).choice(others, len(tokens.ids)))
+    other_ids = np.setdiff1d(np.arange(count), [*control, *tokens.ids.tolist()])
+    targets = torch.from_numpy(np.random.default_rng(seed).choice(other_ids, len(tokens.ids)))
     with differentiated(model, mitigated) as work:
         values = _measured(work, tokens.ids, targets, progress)
     words = [token_text(tokenizer, token) for token in targets.tolist()]
@@ -129,7 +129,9 @@ def _measured(
     targets: Int[Tensor, " pos"],
     progress: Progress | None,
 ) -> dict[str, Float[Tensor, " pos"]]:
-    """Range, predicted change, change and error at t = 1 of every token on its way to its target."""
+    """Range, predicted change, change and error at t = 1 of every token on its way to its
+    target.
+    """
     ids = ids.to(next(model.parameters()).device)
     prompts = ids.repeat(len(ids) + 1, 1)
     prompts[1:].diagonal().copy_(targets)
@@ -145,7 +147,7 @@ def _measured(
         y = last_tokens(linear, streams).double()
         changes[scale] = y[1:] - y[0]
         tell(progress, index, len(SCALES))
-    off = [(moved - scale * predicted).norm(dim=-1) for scale, moved in changes.items()]
+    off = [(change - scale * predicted).norm(dim=-1) for scale, change in changes.items()]
     return {
         "linear_range": _ranges(torch.stack(off[1:]), torch.maximum(off[0], off[0].median()), size),
         "predicted_change": size,
@@ -161,8 +163,8 @@ def _ranges(
     scales = off.new_tensor(SCALES)[:, None]
     allowed = TOLERANCE * scales * size
     resolved, holds = noise <= _RESOLVED * allowed, off <= allowed
-    held = (holds | ~resolved).cumprod(0).bool() & resolved
-    ranges = torch.where(held, scales, -1.0).amax(0)
+    holds_so_far = (holds | ~resolved).cumprod(0).bool() & resolved
+    ranges = torch.where(holds_so_far, scales, -1.0).amax(0)
     # Where smaller scales were hidden before the first failure, the range is not known.
     ranges = ranges.masked_fill(ranges < 0, torch.nan)
     return ranges.masked_fill(resolved[0] & ~holds[0], 0.0)

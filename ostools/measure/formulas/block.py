@@ -182,7 +182,7 @@ class BlockTerms:
         weights = self.weights
         heads = zip(self.raw_pattern, self.value, weights.left_factor, strict=True)
         # One pattern in float64 at a time.
-        added_by_head = (pattern.double() @ value @ left.T for pattern, value, left in heads)
+        added_by_head = (pattern.double() @ value @ factor.T for pattern, value, factor in heads)
         attention = sum(added_by_head, weights.out_bias) / self.rp1[:, None]
         self._require_close(attention, "attention_output", "attention")
         mlp_input = self._site("residual_pre" if self.parallel else "residual_mid")

@@ -94,10 +94,10 @@ def ask_endpoint(
     how = {"model": model, "endpoint": endpoint, "temperature": 0.0, "max_tokens": max_tokens}
     rows = read_rows(file, question_by_id) if file.exists() else []
     require_one_way(file, [AnswerRow.model_validate({**how, "id": "", "text": None}), *rows])
-    answered = {row.id for row in rows}
+    answered_ids = {row.id for row in rows}
     with client:
         for question in question_by_id.values():
-            if question.id in answered:
+            if question.id in answered_ids:
                 continue
             try:
                 rows.append(_answer(client, question, how, key, timeout))
@@ -145,9 +145,10 @@ def _client_of(endpoint: str, timeout: float, retries: int) -> tuple[openai.Open
             f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: "
             f"use https, or unset {KEY} for a server that wants none"
         )
+    bearer = key or "none"  # some servers insist on one
     headers = {
         "user-agent": f"OpenAI/Python {openai.__version__}",
-        "authorization": f"Bearer {key or 'none'}",  # some servers insist on one
+        "authorization": f"Bearer {bearer}",
     }
 
     def send_known_headers(request: httpx.Request) -> None:
@@ -162,7 +163,7 @@ def _client_of(endpoint: str, timeout: float, retries: int) -> tuple[openai.Open
         event_hooks={"request": [send_known_headers]},
     )
     options: dict[str, Any] = {"timeout": timeout, "max_retries": retries, "http_client": http}
-    return openai.OpenAI(api_key=key or "none", base_url=endpoint, **options), key
+    return openai.OpenAI(api_key=bearer, base_url=endpoint, **options), key
 
 
 def _answer(

@@ -86,9 +86,9 @@ class Claim(NamedTuple):
         jacobian_rows: Float[Tensor, "place d_out d_model"],
         outputs: Float[Tensor, "out d_model"] | None = None,
     ) -> Claim:
-        """What rows W J_i say, layer by layer, those of the lowest layer first. The steps: one random
-        direction a token, of the size of its v_i; shorter where its part would be above the median
-        part.
+        """What rows W J_i say, layer by layer, those of the lowest layer first. The steps: one
+        random direction a token, of the size of its v_i; shorter where its part would be above the
+        median part.
         """
         stream = linear.stream
         generator = torch.Generator().manual_seed(_SEED)

@@ -155,9 +155,9 @@ def memory_plan(
     Raises `InsufficientMemoryError` where not even one row at a time through one block fits.
     """
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
-    reason = "as asked" if rows is None else "one row"
+    reason = "as asked"
     if rows is not None:
-        method = "exact"
+        method, reason = "exact", "one row"
     elif method == "auto":
         can_be_exact = _peak(shape, pos, layers, None, 1, keeps_graph=False) <= limit
         method, reason = choose_method(shape.d_model, exact_fits=can_be_exact)

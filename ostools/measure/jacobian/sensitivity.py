@@ -271,6 +271,8 @@ def sensitivity(
     about |= block_notes(model) if is_closed(model) else {}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
+    # Not within `differentiated`, where the mitigation acts already: it would act twice.
+    about_prompts = [mitigated.described(model, index) for index in range(len(prompts))]
     with differentiated(model, mitigated) as work:
         output = None if logit is None else Output.of(work, logit)
         if output is not None:
@@ -281,9 +283,7 @@ def sensitivity(
             with prompt_named(prompts, index):
                 frame, runs = measured(work, prompts[index], output, part, **options)
             where = replace(provenance, token_ids=tuple(prompts[index].ids.tolist()))
-            results.append(
-                Sensitivity(frame, _with(where, **mitigated.described(model, index), runs=runs))
-            )
+            results.append(Sensitivity(frame, _with(where, **about_prompts[index], runs=runs)))
     if is_one:
         return results[0]
     return Sensitivities(*join_results(results, ("runs", "read_at", "next_tokens")))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -87,7 +87,7 @@ def padding(model: TransformerBridge) -> Padding:
     (`_EDITS_OF_ONE_POSITION`) changes nothing of another. In 16 bits sums over more keys round
     otherwise, and two tokens that are nearly as likely may change places.
     """
-    if reason := _whole(model):
+    if reason := _obstacle(model):
         return Padding(False, reason)
     for dtype in {parameter.dtype for parameter in model.parameters()} - {
         torch.float32,
@@ -99,7 +99,7 @@ def padding(model: TransformerBridge) -> Padding:
     return Padding(True, f"left padding, with {carried}")
 
 
-def _whole(model: TransformerBridge) -> str:
+def _obstacle(model: TransformerBridge) -> str:
     """Why each prompt has to be read whole and by itself; empty where none has to."""
     batching = batching_of(model)
     if batching.name == "loop":
@@ -126,7 +126,7 @@ def shared_prefix(
     most = max(shortest - keep, 0)
     starts = zip(*(ids[:most] for ids in prompts), strict=True)
     alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
-    if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _whole(model):
+    if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _obstacle(model):
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())
     return 0 if shortest < longest and (slides or not padding(model).allowed) else alike
@@ -241,14 +241,13 @@ class Rows:
         return logits
 
     def ahead(self, texts: Int[Tensor, "batch more"]) -> Float[Tensor, "batch more d_vocab"]:
-        """The logits at each token of texts that are read behind what was read, and forgotten."""
+        """The logits at each token of texts that are read behind the cache, and forgotten."""
         before, more = (self.unread, self.real, self.keep_last), texts.shape[1]
-        self.unread = texts if self.cache is not None else torch.cat([self.unread, texts], dim=1)
+        self.unread = texts
         self.real = torch.cat([self.real, torch.ones_like(texts)], dim=1)
         self.keep_last = more
         logits = self.logits()
-        if self.cache is not None:
-            self.cache.crop(-more)
+        cast(Any, self.cache).crop(-more)
         self.unread, self.real, self.keep_last = before
         return logits
 

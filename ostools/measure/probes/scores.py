@@ -63,9 +63,9 @@ def coordinates(rows: Rows) -> Float[np.ndarray, "prompt _"]:
 
 
 def predicted(
-    rows: Rows, labels: Labels, groups: Int[np.ndarray, " prompt"], others: Rows
+    rows: Rows, labels: Labels, groups: Int[np.ndarray, " prompt"], unseen: Rows
 ) -> tuple[Float[np.ndarray, "other label"], Float[np.ndarray, " label"]]:
-    """Fit a probe of each column of labels to these prompts; what each says of `others`, not
+    """Fit a probe of each column of labels to these prompts; what each says of `unseen`, not
     rounded, and its penalty.
 
     The penalty is the one with the least error on groups that an inner probe has not seen; with
@@ -81,19 +81,19 @@ def predicted(
     x, errors = centred / size, np.zeros((len(PENALTIES), labels.shape[1]))
     folds = min(_INNER, len(np.unique(groups)))
     for train, held_out in GroupKFold(folds).split(x, groups=groups) if folds > 1 else ():
-        said = _ridge(x[train], labels[train], x[held_out])
-        errors += ((said - labels[held_out]) ** 2).sum(1)
-    chosen = errors.argmin(0)
-    said = _ridge(x, labels, (others - mean) / size)
-    return np.stack([said[c, :, k] for k, c in enumerate(chosen)], axis=1), PENALTIES[chosen]
+        predictions = _ridge(x[train], labels[train], x[held_out])
+        errors += ((predictions - labels[held_out]) ** 2).sum(1)
+    best = errors.argmin(0)
+    predictions = _ridge(x, labels, (unseen - mean) / size)
+    return np.stack([predictions[c, :, k] for k, c in enumerate(best)], axis=1), PENALTIES[best]
 
 
-def _ridge(x: Rows, labels: Labels, others: Rows) -> Float[np.ndarray, "penalty other label"]:
-    """What probes of every penalty say of `others`, out of one decomposition."""
+def _ridge(x: Rows, labels: Labels, unseen: Rows) -> Float[np.ndarray, "penalty other label"]:
+    """What probes of every penalty say of `unseen`, out of one decomposition."""
     mean, common = x.mean(0), labels.mean(0)
     u, s, vt = np.linalg.svd(x - mean, full_matrices=False)
     shrunk = s / (s**2 + PENALTIES[:, None] * len(x))
-    return common + ((others - mean) @ vt.T * shrunk[:, None]) @ (u.T @ (labels - common))
+    return common + ((unseen - mean) @ vt.T * shrunk[:, None]) @ (u.T @ (labels - common))
 
 
 EMBEDDING, MIDDLE, RESIDUAL, FINAL, LOGITS = "embedding", "residual_mid", "residual", "y", "logits"
@@ -261,10 +261,10 @@ def said_by_probes(
             predicted(x[split.train], labels[split.train], group[split.train], x[split.held_out])
             for split in probes
         ]
-        for (index, control), (split, (said, penalties)) in product(
+        for (index, control), (split, (predictions, penalties)) in product(
             enumerate(controls), zip(probes, fits, strict=True)
         ):
-            table = _predictions(prompts, labels[:, index], split, said[:, index])
+            table = _predictions(prompts, labels[:, index], split, predictions[:, index])
             tables.append(table.assign(penalty=penalties[index], control=control, **about))
     return pd.concat(tables, ignore_index=True).astype({"layer": "Int64"})
 
@@ -273,7 +273,7 @@ def _predictions(
     prompts: pd.DataFrame,
     label: Int[np.ndarray, " prompt"],
     split: Split,
-    said: Float[np.ndarray, " tested"],
+    predictions: Float[np.ndarray, " tested"],
 ) -> pd.DataFrame:
     """What one probe of these labels said of the prompts held out."""
     trained, held_out = label[split.train], label[split.held_out]
@@ -281,8 +281,8 @@ def _predictions(
     return prompts.iloc[split.held_out].assign(
         label=held_out,
         test=split.test,
-        said=said,
-        right=np.rint(said) == held_out,
+        said=predictions,
+        right=np.rint(predictions) == held_out,
         common=held_out == values[counts.argmax()],
         trained=len(trained),
     )

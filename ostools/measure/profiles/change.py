@@ -160,7 +160,7 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     ]
     if first.edits != second.edits:  # the number of a with-block does not say what an edit does
         words = [
-            [edit.partition(" (with-block ")[0] for edit in one.edits] for one in (first, second)
+            [edit.partition(" (with-block ")[0] for edit in run.edits] for run in (first, second)
         ]
         perhaps = "perhaps edits, of which words do not say what they do"
         differ.append(perhaps if words[0] == words[1] else "edits")

@@ -158,7 +158,8 @@ class Arm:
             tell(progress, step_count, len(steps))
 
     def _measure_answers(self) -> None:
-        """Measure answers: right or not, and, where it is asked for, how likely the right line was."""
+        """Measure answers: right or not, and, where it is asked for, how likely the right line
+        was."""
         quantities = ["correct"] if "answers" in self.measures else []
         quantities += ["log_probability"] if self.asked.scored else []
         rows: list[dict[str, Any]] = in_smaller_chunks(self.asked.rows)(None)[0]

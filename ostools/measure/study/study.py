@@ -8,7 +8,7 @@ with measures=["answers"] the answers alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Unpack
@@ -172,14 +172,7 @@ def study(
     arms = {name: arm_of(mitigation) for name, mitigation in mitigation_by_name.items()}
     for arm, part in with_progress((plain, *arms.values()), progress):
         arm.measure(part)
-    tables = [
-        paired_rows(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()
-    ]
-    frame: Frame = pd.concat(tables, ignore_index=True)
-    longest = (trained or {}).get(form.trained_as or "")
-    within = pd.NA if longest is None else frame["length"] <= longest
-    frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
-    frame = frame[COLUMNS]
+    frame = _paired_frame(arms, plain, (trained or {}).get(form.trained_as or ""))
     effects = judging.effects(frame, level, verdict_level)
     provenance = Provenance.collect(
         model,
@@ -191,6 +184,17 @@ def study(
         **plain.described,
     )
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
+
+
+def _paired_frame(arms: Mapping[str, Arm], plain: Arm, longest: int | None) -> Frame:
+    """The rows of every mitigation beside those without one; longest: the length of training."""
+    tables = [
+        paired_rows(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()
+    ]
+    frame: Frame = pd.concat(tables, ignore_index=True)
+    within = pd.NA if longest is None else frame["length"] <= longest
+    frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
+    return frame[COLUMNS]
 
 
 def _spread(lengths: list[int], count: int) -> list[int]:

@@ -79,8 +79,10 @@ def in_cache(
     note = read_json(folder / _NOTE)
     kind, origin = note["quantisation"], note["file"]
     dtype_name = note.get("dtype", folder.name.rpartition("-")[2])
-    held = f"{kind}, dequantised to {dtype_name} from {origin} (SHA-256 {sha256})"
-    return Checkpoint(name, folder, None, f"{title}, {kind}", quantisation=held, sha256=sha256)
+    quantisation = f"{kind}, dequantised to {dtype_name} from {origin} (SHA-256 {sha256})"
+    return Checkpoint(
+        name, folder, None, f"{title}, {kind}", quantisation=quantisation, sha256=sha256
+    )
 
 
 def converted(
@@ -99,21 +101,21 @@ def converted(
     """
     with refusal(f"a GGUF file that can be read at {pieces[0]}"):
         sha256 = file_hash(*pieces)
-    folder, asked = cache_folder(), (sha256, dtype, name, title)
+    folder, request = cache_folder(), (sha256, dtype, name, title)
     remedy = "; free some of it, or set OSTOOLS_CACHE to another"
-    if in_cache(*asked) is None:
+    if in_cache(*request) is None:
         with refusal(f"a cache folder that can be written at {folder}", remedy):
             folder.mkdir(parents=True, exist_ok=True)
             # One conversion at a time, since each fills much memory.
             with FileLock(folder / "lock"):
-                if in_cache(*asked) is None:
+                if in_cache(*request) is None:
                     scratch = folder / ".converting"
                     shutil.rmtree(scratch, ignore_errors=True)  # of a conversion that was killed
                     try:
                         _convert(pieces, scratch, file, sha256, dtype)
                     finally:
                         shutil.rmtree(scratch, ignore_errors=True)
-    return cast(Checkpoint, in_cache(*asked))
+    return cast(Checkpoint, in_cache(*request))
 
 
 def _convert(

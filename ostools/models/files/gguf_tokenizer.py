@@ -125,12 +125,12 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
             "texts would become other tokens; use the checkpoint that the file was made of"
         )
     tokens: list[str] = settings.get("tokens", [])
-    for token, count in Counter(tokens).most_common(1):
-        if count > 1:
-            raise InputError(
-                f"expected an id for each token of {name}, found {short_repr(token)} twice: "
-                "convert the checkpoint anew"
-            )
+    if len({*tokens}) < len(tokens):
+        ((token, _),) = Counter(tokens).most_common(1)
+        raise InputError(
+            f"expected an id for each token of {name}, found {short_repr(token)} twice: "
+            "convert the checkpoint anew"
+        )
     splitting = _splitting(settings.get("pre"), name) if kind == "gpt2" else None
     if splitting is None:
         settings = {_IDS[key]: index for key, index in _IDS_OF_LLAMA.items()} | settings

@@ -102,8 +102,8 @@ def _at_each_choice(
             return output
         if output[1].shape[:-1] != args[0].shape[:-1]:  # not along the last axis
             return output
-        here, place = place, (place[0], place[1] + 1)
-        return choose(here, args[0], output)
+        current, place = place, (place[0], place[1] + 1)
+        return choose(current, args[0], output)
 
     with before_modules(blocks, enter), AtEachFunction(at_function):
         yield

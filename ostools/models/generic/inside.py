@@ -137,11 +137,7 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
     """Hook points around every norm that runs in a block, and the forms of all. `UnknownError` for
     a norm of no known form.
     """
-    norms: dict[str, nn.Module] = {"ln_final": bridge.ln_final.theirs}
-    for layer, block in enumerate(bridge.closed_blocks):
-        for path, part in block.theirs.named_modules():
-            if "norm" in class_and_name(part, path) and not any(part.children()):
-                norms[f"blocks.{layer}.{path}"] = part
+    norms = _norms_of(bridge)
     blocks = {f"block {layer}": block.theirs for layer, block in enumerate(bridge.closed_blocks)}
     calls: dict[str, list[tuple[object, ...]]] = {name: [] for name in norms}
     running: list[str] = []
@@ -180,6 +176,16 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
         observed.hook_in.name, observed.hook_out.name = f"{name}.hook_in", f"{name}.hook_out"
         block = bridge.closed_blocks[int(layer)]
         setattr(block.theirs.get_submodule(parent), last, observed.eval())
+
+
+def _norms_of(bridge: GenericBridge) -> dict[str, nn.Module]:
+    """Modules that are called a norm and hold no other, by the names of their hook points."""
+    norms: dict[str, nn.Module] = {"ln_final": bridge.ln_final.theirs}
+    for layer, block in enumerate(bridge.closed_blocks):
+        for path, part in block.theirs.named_modules():
+            if "norm" in class_and_name(part, path) and not any(part.children()):
+                norms[f"blocks.{layer}.{path}"] = part
+    return norms
 
 
 def _form(name: str, module: nn.Module, calls: list[tuple[object, ...]]) -> NormForm:

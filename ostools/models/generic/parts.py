@@ -145,7 +145,9 @@ class Patterns(nn.Module):
         return AtEachFunction(hooked) if self.hook_pattern.has_hooks() else nullcontext()
 
     def _is_pattern(self, shape: torch.Size, batch: int, queries: int) -> bool:
-        """Whether it is the shape of a pattern: of all heads of all prompts, a row for each query."""
+        """Whether it is the shape of a pattern: of all heads of all prompts, a row for each
+        query.
+        """
         of_all = (len(shape) == 4 and shape[0] == batch) or (
             len(shape) == 3 and shape[0] == batch * self._n_heads > batch
         )

@@ -73,8 +73,8 @@ def edited_view(model: TransformerBridge, what: str) -> TransformerBridge:
     """A float32 view of a model for one measurement (`view_in`), with the edits that stand on the
     model at the same hook points. What is captured of the model stays that of its own passes.
 
-    Our edits are functions of the tensor that passes, in whatever dtype. Raises `InputError` in the name
-    of `what` for a hook of somebody else, which may know the module that it was made for.
+    Our edits are functions of the tensor that passes, in whatever dtype. Raises `InputError` in the
+    name of `what` for a hook of somebody else, which may know the module that it was made for.
     """
     for edit in hooks.active_edits(model):
         if edit.kind == "foreign":

@@ -177,8 +177,8 @@ def figure_3_findings(result: Figure3) -> list[str]:
     """
     groups = _error_summary(frame_of(result)).groupby(["task", "series"], sort=False)
     return [
-        f"{COLUMNS[str(task)]}, {series}: {rows['read'].sum()} of {rows['asked'].sum()} answers are "
-        f"numbers; their mean absolute error is {number(float(rows['mean'].mean()))} over "
+        f"{COLUMNS[str(task)]}, {series}: {rows['read'].sum()} of {rows['asked'].sum()} answers "
+        f"are numbers; their mean absolute error is {number(float(rows['mean'].mean()))} over "
         f"{int((rows['read'] > 0).sum())} lengths."
         for (task, series), rows in groups
     ]

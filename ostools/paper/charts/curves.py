@@ -29,9 +29,9 @@ _HARDLY = 0.5
 its rate.
 """
 _OURS = (
-    "Representation: the whole block of Vaswani et al., 8 heads. Positions are added to queries and "
-    "keys (q, k, v Gaussian), or to the stream (weights Gaussian). Norm, range of n, seeds and bars "
-    "are ours."
+    "Representation: the whole block of Vaswani et al., 8 heads. Positions are added to queries "
+    "and keys (q, k, v Gaussian), or to the stream (weights Gaussian). Norm, range of n, seeds and "
+    "bars are ours."
 )
 _OURS_IN_9 = "The range of n is ours. Every n is the beginning of one sequence a seed."
 _MARKS = "Mean over seeds; bars: least to greatest. Thin black lines: laws fitted to the mean."
@@ -195,8 +195,8 @@ def retrieval_findings(result: Retrieval) -> list[str]:
     return [
         f"{int(frame['found'].sum())} of {len(frame)} answers name the wanted value (seeds: "
         f"{frame['seed'].nunique()}); within a seed only the wanted record moves.",
-        f"Sensitivity: mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) over "
-        f"tokens i; method: {', '.join(frame['method'].unique())}.",
+        f"Sensitivity: mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) "
+        f"over tokens i; method: {', '.join(frame['method'].unique())}.",
         *ends,
     ]
 

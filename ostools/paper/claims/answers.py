@@ -81,10 +81,10 @@ def _numeric(frame: Frame) -> Frame:
     read).
     """
     came = frame[frame["correct"].notna()]
-    error, answered = (
+    error, numbers = (
         came[column].astype("Float64").astype(float) for column in ("absolute_error", "number")
     )
-    return came.assign(error=error, answered=answered)
+    return came.assign(error=error, answered=numbers)
 
 
 def _answers(results: ResultsByPart, mode: str, tasks: Sequence[str]) -> Frame:
@@ -181,8 +181,8 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
         f"{longest} items (100 are needed), {(answers['error'] > 0).sum()} of them wrong",
     )
     hundreds, right = int((numbers == HUNDRED).sum()), int((answers["key"] == str(HUNDRED)).sum())
-    others = numbers[numbers != HUNDRED].value_counts()
-    commonest = int(others.max()) if len(others) else 0
+    other_counts = numbers[numbers != HUNDRED].value_counts()
+    commonest = int(other_counts.max()) if len(other_counts) else 0
     sentence = (
         f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer "
         f"{right} times; the commonest other number is answered {commonest} times"

@@ -173,9 +173,9 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     half = 2 * hidden[LOW] <= hidden[high].clip(upper=longest)
     left_open = ~half & np.isinf(hidden[high])
     sentence = (
-        f"{len(hidden)} curves have a hidden range by n = {longest} in {LOW} or {high}. In {LOW} it "
-        f"begins at half the length or less in {half.sum()}, and {left_open.sum()} are left open: "
-        "they need longer lengths"
+        f"{len(hidden)} curves have a hidden range by n = {longest} in {LOW} or {high}. In {LOW} "
+        f"it begins at half the length or less in {half.sum()}, and {left_open.sum()} are left "
+        "open: they need longer lengths"
     )
     require_data(not left_open.all(), sentence)
     return decide(bool((half | left_open).all()), sentence)

@@ -69,8 +69,8 @@ def _below_the_norm(results: ResultsByPart, variant: str) -> tuple[int, str]:
         [_paths(paths, variant) / _norms(norms, "frozen") for norms, paths, _ in _prompts(results)]
     )
     below = int((ratios < 1 - ROUNDING).sum())
-    words = f"at {below} of {len(ratios)} tokens (least bound / measured: {number(float(ratios.min()))})"
-    return below, words
+    least = number(float(ratios.min()))
+    return below, f"at {below} of {len(ratios)} tokens (least bound / measured: {least})"
 
 
 def bound_holds(results: ResultsByPart) -> Verdict:
@@ -143,9 +143,9 @@ def only_the_first(results: ResultsByPart) -> Verdict:
     falls, least = (predicted < 1) & (observed < 1), float(last["remainder"].min())
     near = ((observed / predicted - 1).abs() < RATE_WITHIN).sum()
     sentence = (
-        f"off the first token ((A + I) / 2)^{last['power'].max()} of the model's own patterns leaves "
-        f"{number(least)} to {number(float(last['remainder'].max()))} of the last token's mass. It "
-        f"falls in {falls.sum()} of {len(last)} blocks, in {near} at the predicted rate"
+        f"off the first token ((A + I) / 2)^{last['power'].max()} of the model's own patterns "
+        f"leaves {number(least)} to {number(float(last['remainder'].max()))} of the last token's "
+        f"mass. It falls in {falls.sum()} of {len(last)} blocks, in {near} at the predicted rate"
     )
     return decide(bool(len(last) and falls.all()), sentence)
 
@@ -180,10 +180,10 @@ def _ends_above(
 
 def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
     names_value = results["retrieval"]["retrieval"].frame["found"].astype(bool)
-    named = f"{names_value.sum()} of {len(names_value)} answers name the wanted record's value"
-    require_data(names_value.nunique() == 2, named)
+    words = f"{names_value.sum()} of {len(names_value)} answers name the wanted record's value"
+    require_data(names_value.nunique() == 2, words)
     verdict = _ends_above(results, "log_probability", "log probability of the value")
-    return Verdict(verdict.outcome, f"{verdict.sentence}; {named}")
+    return Verdict(verdict.outcome, f"{verdict.sentence}; {words}")
 
 
 CLAIMS = (

@@ -80,8 +80,10 @@ def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
         options = ["--answers", "answers.jsonl", "--model", model["name"]]
     else:
         figures = ",".join(map(str, parameters["figures"] or ()))
-        written = {"--recipe": recipe, "--model": stored_at(model), "--figures": figures}
-        options = [word for name, value in written.items() if value for word in (name, value)]
+        value_by_option = {"--recipe": recipe, "--model": stored_at(model), "--figures": figures}
+        options = [
+            word for name, value in value_by_option.items() if value for word in (name, value)
+        ]
         options += loading(model)
     return shlex.join(["ostools", "reproduce", *options, "--out", out])
 
@@ -145,8 +147,8 @@ def _origin(reproduction: Reproduction) -> Section:
     arguments: Any = reproduction.provenance.parameters["arguments"]
     rows = []
     for name, seconds in reproduction.seconds.items():
-        asked = "; ".join(f"{key} {value}" for key, value in arguments[name].items())
-        rows.append([name, asked, f"{seconds:,.0f} s"])
+        words = "; ".join(f"{key} {value}" for key, value in arguments[name].items())
+        rows.append([name, words, f"{seconds:,.0f} s"])
     table = Table("What was asked of each part", ["part", "arguments", "measured in"], rows)
     part = Part(terms=origin_terms(reproduction.provenance), tables=[table])
     return Section("origin", "Where the numbers come from", "Origin", "", [part])

@@ -133,11 +133,11 @@ def reproduce(
     results: dict[str, Results] = {}
     seconds: dict[str, float] = {}
     refusals: dict[str, str] = {}
-    done, total = 0, sum(100 * part.weight for part in parts)
+    start, total = 0, sum(100 * part.weight for part in parts)
     with store.locked():
         for part in parts:
-            end = done + 100 * part.weight
-            part_progress = part_of(progress, done, end, total)
+            end = start + 100 * part.weight
+            part_progress = part_of(progress, start, end, total)
             try:
                 results[part.name], seconds[part.name] = _measured(
                     part, model, store, checked[part.name], origin, part_progress
@@ -145,7 +145,7 @@ def reproduce(
             except (InputError, HookError, MitigationError) as error:
                 refusals[part.name] = str(error)
                 say(f"{part.name}: {error}")
-            tell(progress, done := end, total)
+            tell(progress, start := end, total)
         frame = judged(claims, results, refusals)
         page = Path(out) / PAGE_FILE
         reproduction = Reproduction(frame, origin, results, refusals, seconds, page)
@@ -163,7 +163,9 @@ def _measured(
     origin: Provenance,
     progress: Progress | None,
 ) -> tuple[Results, float]:
-    """A part's results and their seconds, taken from the directory, or measured and stored there."""
+    """A part's results and their seconds, taken from the directory, or measured and stored
+    there.
+    """
     options = options_of(arguments)
     described: Mapping[str, Any] = {} if part.memory is None else origin.model
     if isinstance(model, Hosted) and part.memory is not None:
@@ -179,16 +181,16 @@ def _measured(
             "code": code_version(),
         }
     )
-    if (found := store.stored(part.name, key)) is None:
+    if (stored := store.stored(part.name, key)) is None:
         store.say(f"measuring {part.name}")
         start = time.perf_counter()
         results = part.measure(model, options, progress)
         store.keep(part.name, key, results, time.perf_counter() - start)
         # What is judged is what is stored, now and when it is resumed.
-        found = store.stored(part.name, key)
-    if found is None:
+        stored = store.stored(part.name, key)
+    if stored is None:
         raise InputError(f"{part.name}: was measured, and could not be read back")
-    return found
+    return stored
 
 
 # --- recipe files

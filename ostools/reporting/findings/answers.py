@@ -51,7 +51,7 @@ def evaluation_notes(result: Evaluation) -> list[str]:
     summary: Frame = result.summary
     settings, totals = result.provenance.parameters, summary.sum(numeric_only=True).to_dict()
     names = ["prompts", "asked", "something_else", "cut_off", "right", "content_right"]
-    prompts, asked, something_else, cut, right, content_right = (
+    prompts, answers, something_else, cut, right, content_right = (
         int(totals[name]) for name in names
     )
     how = f"greedy, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
@@ -65,7 +65,7 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         else "Nothing was drawn, so there is no interval."
     )
     return present(
-        f"{asked} answers to {prompts} prompts, {how or asked_elsewhere(result)}. {interval}",
+        f"{answers} answers to {prompts} prompts, {how or asked_elsewhere(result)}. {interval}",
         *unanswered(result),
         f"{something_else} wrote something that is not an answer, {cut} were cut off before one: "
         "neither right nor wrong."

@@ -70,7 +70,8 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     ranks: Frame = result.correlations
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
     ways = [
-        f"Tokens {way}: rank correlation of {name} with {', '.join(map(_rank, rows.to_dict('records')))}"
+        f"Tokens {way}: rank correlation of {name} with "
+        f"{', '.join(map(_rank, rows.to_dict('records')))}"
         " (95% intervals as of independent tokens: too narrow where neighbours are alike)."
         for way, rows in ranks.groupby("way", sort=False)
     ]
@@ -135,8 +136,8 @@ def patching_findings(result: Patching) -> list[str]:
     if not have_both_answers:
         return [gap]
     sentences = [
-        f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: the greatest "
-        f"of {len(rows)} parts is {_greatest(rows)}."
+        f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: the "
+        f"greatest of {len(rows)} parts is {_greatest(rows)}."
         for direction, rows in table.groupby("direction", sort=False)
     ]
     agreement = result.agreement[result.agreement["quantity"] != "log_probability"]
@@ -202,10 +203,12 @@ def study_findings(result: Study) -> list[str]:
         for share in measured_answers(result)["baseline"][:1]
     ]
     outcomes = zip(rows["mitigation"], rows["answers"], strict=True)
-    tried = "; ".join(f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes)
+    outcome_words = "; ".join(
+        f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes
+    )
     sentences = present(
         f"{'; '.join(changes) or 'No mitigation is shown to help or to hurt'}.",
-        f"Tried on {result.provenance.parameters['task']}: {tried}.{''.join(right)}",
+        f"Tried on {result.provenance.parameters['task']}: {outcome_words}.{''.join(right)}",
         where_read(result.provenance.parameters),
         *rows.get("sentence", ()),
     )

@@ -67,8 +67,8 @@ def _largest_and_smallest(profile: Frame, norm_words: str) -> str:
     if len(rows) == len(profile):
         return words
     return (
-        f"{words} Of the sum over all {len(profile)} tokens the {len(profile) - len(rows)} that are "
-        f"not the text's have {ratio(total - float(rows['norm'].sum()), total):.1%}."
+        f"{words} Of the sum over all {len(profile)} tokens the {len(profile) - len(rows)} that "
+        f"are not the text's have {ratio(total - float(rows['norm'].sum()), total):.1%}."
     )
 
 
@@ -211,6 +211,6 @@ def _forms_words(forms: Frame) -> list[str]:
     return [
         f"Forms that are not bounds: {tested.sum()} of {len(tested)} that were tested can be "
         "believed on this prompt.",
-        f"{words} Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, "
-        f"over at least {FEWEST} tokens, and a size within a factor of {RIGHT_FACTOR:g}.",
+        f"{words} Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} "
+        f"on, over at least {FEWEST} tokens, and a size within a factor of {RIGHT_FACTOR:g}.",
     ]

@@ -103,10 +103,10 @@ class Extent:
         return (
             f"{QUICK_WORDS * quick}Answers are measured at {len(self.answer_lengths)} lengths of "
             f"{len(self.answer_seeds)} sequences each, mitigations on {len(self.study_seeds)} "
-            f"sequences a length, the position over {self.passages} passages with {self.cotangents} "
-            f"cotangents, and collapse by default at every {self.collapse_step}th length; bounds "
-            "are fewer, or none. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure "
-            "more."
+            f"sequences a length, the position over {self.passages} passages with "
+            f"{self.cotangents} cotangents, and collapse by default at every "
+            f"{self.collapse_step}th length; bounds are fewer, or none. `ostools evaluate`, "
+            "`mitigate`, `bounds` and `collapse` measure more."
         )
 
 

@@ -244,18 +244,18 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
     # Rows of two weights under one name are never one result.
     groups = [rows for _, rows in table.groupby([*columns, *MADE_BY], sort=False)]
     parts: list[Part] = []
-    said: list[list[str]] = []
+    finding_rows: list[list[str]] = []
     for rows in _longest(groups, columns) if "length" in look.by else groups:
         title = _title(rows, table, columns)
         try:
             result = _result(sweep, measurement, rows)
-            said.append([*map(str, rows[columns].iloc[0]), *result.findings()[:1]])
+            finding_rows.append([*map(str, rows[columns].iloc[0]), *result.findings()[:1]])
             if len(parts) < MOST_BLOCKS:
                 parts.append(block(result, f"{name}-{len(parts)}", title, title=title))
         except UNREADABLE as error:
             why = f"This could not be drawn from what is stored: {reason_of(error)}"
             parts.append(Part(title=title, findings=[why]))
-    every = Table(f"{nav}: every result", [*columns, "finding"], said)
+    every = Table(f"{nav}: every result", [*columns, "finding"], finding_rows)
     note = f"Drawn are {len(parts)} of {len(groups)} results."
     return Section(name, look.title, nav, look.lead, [Part(tables=[every], notes=[note]), *parts])
 

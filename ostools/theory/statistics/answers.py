@@ -1,6 +1,6 @@
 """Statistics of right and wrong answers. Two treatments of the same questions, right or wrong under
-each: the difference of their shares, with an interval. Heaping: are wrong answers multiples of 5, or
-of 10, more often than errors of their sizes would be?
+each: the difference of their shares, with an interval. Heaping: are wrong answers multiples of 5,
+or of 10, more often than errors of their sizes would be?
 
 Cost of a difference: two roots of a one-dimensional integral, some milliseconds for any number of
 questions. Of heaping: for each stratum of m wrong answers m^2 products of whole numbers; a second

@@ -162,3 +162,14 @@ def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(
     own.generation_config.eos_token_id = None
     with pytest.raises(InputError, match="a token that ends a text or a line, found none"):
         answer_log_probability(model, [prompt], ["1"])
+
+
+def test_where_the_length_of_a_pass_turns_positions_a_line_is_scored_by_itself() -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 24}
+    factors = {"short_factor": [1.0] * 4, "long_factor": [8.0, 6.0, 4.0, 3.0]}
+    sizes = {"original_max_position_embeddings": 24, "max_position_embeddings": 96}
+    scaled: dict[str, Any] = {"rope_parameters": rope | factors, **sizes}
+    model = tiny_model("phi3", seed=3, scale=1.5, dtype=torch.float64, fresh=True, **scaled)
+    prompts, lines = ["How many ones? 1111"] * 2, [" 7", "\nThe answer is 1 and more"]
+    alone = [answer_log_probability(model, prompts[:1], [line])[0] for line in lines]
+    assert answer_log_probability(model, prompts, lines) == pytest.approx(alone, rel=1e-12)
