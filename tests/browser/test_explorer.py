@@ -116,7 +116,7 @@ def test_typed_hovered_clicked_copied_and_saved(
         "() => document.getElementById('said').textContent.includes('clipboard')"
     )
     known: dict[str, Any] = {}
-    monkeypatch.setattr("ostools.models.load_model", lambda *given, **options: embedded)
+    monkeypatch.setattr("ostools.load_model", lambda *given, **options: embedded)
     exec(opened.page.evaluate("() => navigator.clipboard.readText()"), known)
     row = known["result"].frame.iloc[3]
     assert f"operator norm{float(f'{row.operator_norm:.5g}')}" in opened.text("token")

@@ -60,7 +60,7 @@ def test_the_copied_code_gives_what_is_shown(
     view: str,
     values: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr("ostools.models.load_model", loaded)
+    monkeypatch.setattr("ostools.load_model", loaded)
     shown = ask(page, view, **values)
     scope: dict[str, Any] = {}
     exec(shown["code"], scope)
