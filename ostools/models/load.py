@@ -150,9 +150,14 @@ def load_whole(
     experts_one_by_one(config, family)
     require_own_functions(str(directory), config)
     with refusal(f"weights that fit config.json in {directory}"):
+        # transformers reads `[...]` of a slice, which safetensors refuses of an empty one.
+        weights = {
+            name: tensor if all(tensor.get_shape()) else tensor[()]
+            for name, tensor in checkpoint.weights.items()
+        }
         module, info = getattr(transformers, family.module).from_pretrained(
             None,
-            state_dict=dict(checkpoint.weights),
+            state_dict=weights,
             config=config,
             dtype=dtype,
             attn_implementation="eager",

@@ -97,6 +97,10 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
         "gemma", _weights(lambda weights: weights.update(extra=torch.ones(2))),
         r"expected only weights of GemmaForCausalLM .* found 1 more \(extra\)",
     ),
+    "an empty one": (
+        "gemma", _weights(lambda weights: weights.update({"model.norm.weight": torch.empty(0, dtype=torch.float16)})),
+        r"expected model.norm.weight of shape \(32,\) as config.json says, found \(0,\)",
+    ),
     "another shape": (
         "gemma", _weights(lambda weights: weights.update({UP: torch.ones(3, 32)})),
         rf"expected {re.escape(UP)} of shape \(48, 32\) as config.json says, found \(3, 32\)",
@@ -149,6 +153,7 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
         "gpt2", _config(scale_attn_weights=False), "logits to equal .* apart: config.json has a setting",
     ),
     "no JSON": ("gemma", _written("config.json", "{"), "expected a JSON object in"),
+    "a list": ("gemma", _written("config.json", '[["model_type", "gemma"]]'), "expected a JSON object in .*'list'"),
     "no whole number": (
         "gemma", _json("generation_config.json", lambda content: content.update(eos_token_id=True)),
         "expected eos_token_id to be a token id, a list of ids or null, found True",

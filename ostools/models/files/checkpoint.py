@@ -79,7 +79,7 @@ class Checkpoint:
     @cached_property
     def weights(self) -> Mapping[str, Any]:
         """The tensors of its safetensors files, by name, as safetensors opens one: `get_dtype()`,
-        `get_shape()`, and `[...]`, which reads it.
+        `get_shape()`, and `[...]`, which reads it (`[()]` an empty one too).
         """
         return _open_weights(self.directory)
 
@@ -173,7 +173,7 @@ def _stored_dtype(weights: Mapping[str, Any], config: Mapping[str, object]) -> t
     plain = [
         (PLAIN_DTYPES[kind], tensor)
         for tensor in weights.values()
-        if (kind := tensor.get_dtype()) in PLAIN_DTYPES
+        if (kind := tensor.get_dtype()) in PLAIN_DTYPES and all(tensor.get_shape())
     ]
     for kind, tensor in plain:
         counts[kind] += math.prod(tensor.get_shape())

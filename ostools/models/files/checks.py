@@ -48,7 +48,7 @@ def read_json(path: Path) -> dict[str, object]:
             f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?"
         )
     with refusal(f"a JSON object in {path}, found something else"):
-        return dict(json.loads(path.read_text("utf-8"), object_hook=_with_infinity))
+        return {**json.loads(path.read_text("utf-8"), object_hook=_with_infinity)}
 
 
 def _with_infinity(content: dict[str, Any]) -> object:

@@ -113,6 +113,12 @@ def describe_gguf(
     Raises `InputError` for an architecture, a setting, a tensor or a tokenizer that is not known,
     and for a part of a model.
     """
+    count = header.settings.get("split.count", 1)
+    if count not in (0, 1):
+        raise InputError(
+            f"expected one GGUF file with all weights, found {name}, one of {short_repr(count)}: "
+            "merge them with llama.cpp's `llama-gguf-split --merge`"
+        )
     tokenizer = read_gguf_tokenizer(header, name)
     roles = ("bos_token_id", "eos_token_id", "pad_token_id")
     config = _config_of(header, {role: getattr(tokenizer, role) for role in roles}, name)

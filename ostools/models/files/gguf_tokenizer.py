@@ -14,6 +14,7 @@ Cost: 8 s and 740 MB for the 262,144 tokens of Gemma 3, once: what is made of a 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -294,11 +295,15 @@ def _of_pieces(
         scores: Sequence[float] = [-float(index) for index in range(len(tokens))]
     else:
         scores = settings["scores"]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if not all(map(math.isfinite, scores)):
+        raise InputError(
+            f"expected finite numbers in tokenizer.ggml.scores of {name}, found NaN or infinity: "
+            "convert the checkpoint anew"
+        )
     tokenizer: Any = Tokenizer(
         models.BPE(
-            vocabulary,
-            _merges(vocabulary, scores),
+            {token: index for index, token in enumerate(tokens)},
+            _merges(dict(zip(tokens, scores, strict=True))),
             unk_token=_token(tokens, settings, "unk", name),
             fuse_unk=True,
             byte_fallback=True,
@@ -314,15 +319,15 @@ def _of_pieces(
     return tokenizer
 
 
-def _merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+def _merges(score_of: Mapping[str, float]) -> list[tuple[str, str]]:
     """Every pair of pieces that makes a piece, the best score first."""
     pairs = [
         (piece[:cut], piece[cut:])
-        for piece in vocabulary
+        for piece in score_of
         for cut in range(len(piece) - 1, 0, -1)
-        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
+        if piece[:cut] in score_of and piece[cut:] in score_of
     ]
-    return sorted(pairs, key=lambda pair: -scores[vocabulary["".join(pair)]])
+    return sorted(pairs, key=lambda pair: -score_of["".join(pair)])
 
 
 # ---- tokens that stand for themselves

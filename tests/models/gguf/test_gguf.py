@@ -101,6 +101,7 @@ def test_the_quantisation_is_that_of_the_header(tmp_path: Path) -> None:
         ({"pre": "unheard-of"}, r"found tokenizer.ggml.pre = 'unheard-of' in tiny.gguf: texts would become other tokens"),
         ({"architecture": "unheard-of"}, r"architecture that is read \(llama, .*\), found 'unheard-of' in tiny.gguf"),
         ({"family": "gemma3", "d_head": 128}, r"divided by the square root of 256, .* found heads of 128 in 6 layers"),
+        ({"settings": {"split.count": 3}}, r"one GGUF file with all weights, found tiny.gguf, one of 3"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(written: dict[str, Any], match: str, tmp_path: Path) -> None:

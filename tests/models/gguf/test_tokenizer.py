@@ -4,6 +4,8 @@ nothing.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +134,18 @@ def test_a_header_that_contradicts_itself(said: dict[str, Any], match: str, tmp_
     with pytest.raises(InputError, match=match) as refused:
         _tokenizer(tmp_path, of_bytes("gpt-2", said=said))
     assert "\n" not in str(refused.value)
+
+
+def test_scores_that_are_not_the_tokens_own(tmp_path: Path) -> None:
+    """One of another number would move all behind it to the next token."""
+    header = read_header(_written(tmp_path / "tiny.gguf", of_pieces(prefix=True)))
+    scores = header.settings["tokenizer.ggml.scores"]
+    for written, match in (
+        ([0.0, *scores], "scores and types .* zip.*longer"),
+        (scores[1:], "scores and types .* zip.*shorter"),
+        ([*scores[:-1], math.nan], "finite numbers in tokenizer.ggml.scores of tiny.gguf"),
+        ([*scores[:-1], math.inf], "finite numbers in tokenizer.ggml.scores of tiny.gguf"),
+    ):
+        settings = {**header.settings, "tokenizer.ggml.scores": written}
+        with pytest.raises(InputError, match=match):
+            read_gguf_tokenizer(dataclasses.replace(header, settings=settings), "tiny.gguf")
