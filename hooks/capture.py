@@ -44,6 +44,10 @@ class Record(dict[str, Any]):
         else:
             self.setdefault(name, {})[layer] = value
 
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """As `record[name]`, which never gives the default: of a misspelt site it would be None."""
+        return self[name]
+
     def __missing__(self, name: str) -> Any:
         if name not in self._names:
             raise HookError(f"site {name!r} was not captured: {nearest(name, self._names)}")

@@ -76,6 +76,18 @@ def test_an_edit_that_no_forward_pass_reached_is_refused() -> None:
         pass
 
 
+@pytest.mark.parametrize("family", quick(["gemma2", "gemma3"], "gemma3"))
+def test_mask_equals_hugging_faces_own_sliding_window(family, tokens: Tokens) -> None:
+    """The same weights configured with a narrower window on their sliding layers: bit-identical
+    logits.
+    """
+    narrow = make_model(family, seed=1, window=3)(tokens).logits
+    model = tiny_model(family, seed=1, window=5)
+    assert not torch.equal(model(tokens), narrow)
+    with hooks.mask_scores(model, window, layers=[0]):
+        assert torch.equal(model(tokens), narrow)
+
+
 def test_zero_ablation_removes_exactly_the_heads_term(
     model: TransformerBridge, tokens: Tokens
 ) -> None:
@@ -100,6 +112,19 @@ def test_a_mean_is_that_of_the_reference(model: TransformerBridge, tokens: Token
     ):
         model(tokens)
     torch.testing.assert_close(mean["z"][1][:, :, 2], stored[:, :, 2].mean((0, 1)).expand(2, 9, -1))
+
+
+def test_cut_edges_have_no_weight_and_all_others_theirs(
+    model: TransformerBridge, tokens: Tokens
+) -> None:
+    with hooks.capture(model, "pattern", layers=[0]) as record:
+        model(tokens)
+        expected = record["pattern"][0].clone()
+        assert (expected[:, 0, 8, 7] > 0).all()
+        expected[:, 0, 8, 7] = 0
+        with hooks.ablate_edges(model, [(0, 0, 8, 7)]):
+            model(tokens)
+    assert torch.equal(record["pattern"][0], expected)
 
 
 @pytest.mark.parametrize("step", quick([1, 5], 5))
@@ -214,3 +239,13 @@ def test_a_new_pass_clears_what_the_one_before_recorded() -> None:
     for name, layer in (("pattern", 0), ("pattern", 1), ("final_norm", None), ("pattern", 0)):
         record.keep(name, layer, "seen")
     assert record == {"pattern": {0: "seen"}}
+
+
+def test_a_site_that_is_not_there_is_refused_by_get_too(tokens: Tokens) -> None:
+    model = tiny_model("llama", seed=1)
+    with hooks.capture(model, "final_norm") as record:
+        for name, words in (("final_norn", "mean 'final_norm'"), ("final_norm", "is empty")):
+            with pytest.raises(hooks.HookError, match=words):
+                record.get(name)
+        model(tokens)
+    assert record.get("final_norm") is record["final_norm"]

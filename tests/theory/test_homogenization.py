@@ -12,6 +12,7 @@ import torch
 
 from ostools.ground.errors import InputError
 from ostools.theory.homogenization import likeness
+from tests.sets import quick
 
 
 def orthonormal(rows: int, columns: int) -> torch.Tensor:
@@ -25,6 +26,22 @@ def test_equal_tokens_have_no_entropy_and_rank_one(rows: int) -> None:
     found = likeness(row.expand(rows, 24))
     assert (found.entropy, found.normalised_entropy, found.effective_rank) == (0, 0, 1)
     assert found.mean_cosine == pytest.approx(1, abs=1e-14)
+
+
+@pytest.mark.parametrize("rows", quick([2, 5, 24], 5))
+def test_orthonormal_tokens_have_the_entropy_of_their_number(rows: int) -> None:
+    alike = likeness(orthonormal(rows, 24))
+    assert alike.entropy == pytest.approx(math.log(rows), rel=1e-12)
+    assert alike.normalised_entropy == pytest.approx(1, rel=1e-12)
+    assert alike.effective_rank == pytest.approx(rows, rel=1e-12)
+    assert alike.mean_cosine == pytest.approx(0, abs=1e-14)
+
+
+def test_a_rotation_and_a_factor_change_nothing() -> None:
+    states = torch.randn(6, 24, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert likeness(1e5 * states @ orthonormal(24, 24)) == pytest.approx(
+        likeness(states), rel=1e-10
+    )
 
 
 def test_one_massive_token_is_a_valley_of_the_entropy_however_the_others_differ() -> None:
@@ -61,3 +78,10 @@ def test_against_loops_over_pairs_and_numpy() -> None:
 def test_what_has_no_likeness_is_refused(states: torch.Tensor) -> None:
     with pytest.raises(InputError, match="expected at least two finite states"):
         likeness(states)
+
+
+def test_more_tokens_than_directions_have_the_entropy_of_the_directions() -> None:
+    """Six tokens, each direction of two as often: H = log 2, the most that there can be."""
+    alike = likeness(torch.eye(2, dtype=torch.float64).repeat(3, 1))
+    assert alike.entropy == pytest.approx(math.log(2), rel=1e-12)
+    assert alike.normalised_entropy == pytest.approx(1, rel=1e-12)

@@ -9,11 +9,11 @@ tokens before the last are taken out; the last one is y_n's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from ostools.ground import (
     Progress,
     TransformerBridge,
     distinct,
+    short_repr,
     tell,
     with_progress,
 )
@@ -106,10 +107,23 @@ class Faithfulness(Result):
         return faithfulness_findings(self)
 
 
+def _sources(results: Iterable[object]) -> list[ProfileSource]:
+    """The results as a list. Raises `ValueError` for one that holds no profile."""
+    sources = []
+    for result in results:
+        if not isinstance(result, ProfileSource):
+            raise ValueError(
+                "expected results of sensitivity, bounds or attribution, found "
+                f"{short_repr(result)}"
+            )
+        sources.append(result)
+    return sources
+
+
 @measurement(in_chunks=True)
 def faithfulness(
     model: TransformerBridge,
-    profiles: ProfileSource | Sequence[ProfileSource],
+    profiles: ProfileSource | Annotated[Sequence[ProfileSource], _sources],
     *,
     logit: str | int | Sequence[str | int] | None = None,
     ways: Way | Sequence[Way] | None = None,

@@ -111,7 +111,9 @@ def linear_range(
     tokens, tokenizer = mitigated.prompt, model.tokenizer
     about = {"seed": seed, "tolerance": TOLERANCE, **mitigated.described(model)}
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
-    count = int(model.W_E.shape[0]) if tokenizer is None else len(tokenizer)
+    rows = int(model.W_E.shape[0])
+    # Tokens that were added to a tokenizer alone have no embedding.
+    count = rows if tokenizer is None else min(len(tokenizer), rows)
     control = () if tokenizer is None else control_ids(tokenizer)
     other_ids = np.setdiff1d(np.arange(count), [*control, *tokens.ids.tolist()])
     targets = torch.from_numpy(np.random.default_rng(seed).choice(other_ids, len(tokens.ids)))

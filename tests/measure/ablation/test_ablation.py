@@ -36,16 +36,28 @@ def rows(result: ost.measure.Ablation, quantity: str) -> Any:
     return frame[frame["quantity"] == quantity].set_index("target")
 
 
-def test_a_tasks_distance_is_that_of_its_prompts_of_n_and_n_plus_1(tiny: TransformerBridge) -> None:
+def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> None:
     form = ost.tasks.task("copy-first")
-    distances = rows(ost.ablation(tiny, form, lengths=[3], measures=["collapse"]), "pair_distance")
+    result = ost.ablation(tiny, form, lengths=[3], measures=["collapse"])
+    prompts = [render_prompt(tiny, form, n).prompt for n in (3, 4)]
+
+    def distance() -> float:
+        outputs = []
+        for prompt in prompts:
+            with torch.no_grad(), hooks.capture(tiny, "final_norm") as record:
+                tiny(prompt.ids[None])
+            outputs.append(record["final_norm"][0, -1])
+        return float((outputs[0] - outputs[1]).norm())
+
+    distances, whole = rows(result, "pair_distance"), distance()
     assert len(distances) == 8
-    with torch.no_grad(), hooks.capture(tiny, "final_norm") as record:
-        y, y_star = [
-            (tiny(render_prompt(tiny, form, n).prompt.ids[None]), record["final_norm"][0, -1])[1]
-            for n in (3, 4)
-        ]
-    assert distances["value"].to_numpy() == pytest.approx(float((y - y_star).norm()), rel=1e-5)
+    for layer, head in ((0, 1), (1, 3)):
+        row = distances.loc[f"L{layer}H{head}"]
+        with hooks.ablate_heads(tiny, [(layer, head)]):
+            ablated = distance()
+        assert (row["value"], row["ablated"]) == pytest.approx((whole, ablated), rel=1e-5)
+        assert row["effect"] == pytest.approx(ablated - whole, rel=1e-3, abs=1e-5)
+    assert hooks.active_edits(tiny) == ()
 
 
 @pytest.mark.parametrize("what", quick(["heads", "edges", "layers"], "heads", "edges"))

@@ -15,7 +15,7 @@ from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.models import Prompt
 from ostools.theory.homogenization import likeness
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]
 N = len(IDS)
@@ -58,13 +58,15 @@ def test_against_a_plain_loop_on_transformers(family: Family) -> None:
     model = tiny_model(family, seed=3, scale=2.0, **TINY)
     frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[4, N]).frame
     found = frame.set_index(["tokens", "layer"])
-    plain: Any = model.original_model
+    # The bridge's own model hands back no patterns; this one has eager attention.
+    plain: Any = make_model(family, seed=3, scale=2.0, **TINY)
     with torch.no_grad():
         out = plain(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
         # transformers' last hidden state is behind the final norm: v^(L) is the bridge's own, of
         # the last block.
         with hooks.capture(model, "residual_post") as record:
             model(torch.tensor([IDS]))
+    assert len(out.attentions) == 2
     for size in (4, N):
         for layer, states in enumerate([*out.hidden_states[:-1], record["residual_post"][1]]):
             rows, row = states[0, :size].double(), found.loc[(size, layer)]

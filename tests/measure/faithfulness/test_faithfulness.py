@@ -115,6 +115,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     for asked, profiles, options, words in (
         (other, profile, {}, "the profile and the model are of different models"),
         (model, [], {}, "expected at least one profile"),
+        (model, [profile, 1], {}, "profiles: expected results of sensitivity, .* found 1"),
         (model, [profile, profile], {}, "found two of 'local'"),
         (model, [profile, shorter], {}, "of different prompts"),
         (

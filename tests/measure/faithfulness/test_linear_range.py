@@ -69,3 +69,10 @@ def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_re
             y, up, down, y_replaced = last_tokens(Linearised(model, whole), streams)
         assert row.predicted_change == pytest.approx(float((up - down).norm()) / 2e-6, rel=1e-5)
         assert row.change == pytest.approx(float((y_replaced - y).norm()), rel=1e-9)
+
+
+def test_a_token_that_has_no_embedding_is_never_drawn() -> None:
+    model: Any = tiny_model("llama", fresh=True)
+    model.tokenizer.add_tokens([f"zq{index}" for index in range(400)])
+    frame: Any = ost.measure.linear_range(model, ost.Prompt.from_ids(model, IDS)).frame
+    assert frame["other_id"].max() < len(model.W_E) < len(model.tokenizer)

@@ -60,6 +60,13 @@ def test_each_part_is_autograds_and_their_sum_is_the_logit(family: str) -> None:
     )
 
 
+def test_a_token_that_nothing_sees_contributes_nothing() -> None:
+    model = tiny_model("llama", seed=3, dtype=torch.float64)
+    assert parts_of(model)[3] != 0.0
+    with hooks.mask_scores(model, lambda query, key: (key != 3) | (query == 3)):
+        assert parts_of(model)[3] == 0.0
+
+
 def test_of_a_network_that_is_linear_when_frozen_the_remainder_is_zero() -> None:
     """Without MLPs and biases `frozen` holds all that `detached` does: the parts are the same, and
     add up.
