@@ -179,11 +179,16 @@ class CollapseRun:
         for prompts in self.sets:
             probes = prompts.probes(_PROBES_16_BIT if precision.dtype in SIXTEEN_BITS else 1)
             with running(view, self.mitigation), precision.running(view, prompts.longest()):
+                if precision.narrow:  # what overflows mostly does so on every prompt
+                    shortest = min(prompts.pairs, key=lambda pair: len(pair.ids))
+                    some = PromptSet.of(prompts.task, prompts.seed, [shortest])
+                    rows, _ = own_rows(view, some.prompts)
+                    require_finite(LastTokens(precision, weights, rows, unembedding), some)
                 rows = last_rows(view, prompts.prompts, prompts.tree, batching, self.layers)
+                passes.tokens.append(LastTokens(precision, weights, rows, unembedding))
+                require_finite(passes.tokens[-1], prompts)
                 probed = [prompts.prompts[probe] for probe in probes]
                 alone, logits = own_rows(view, probed, logits_to_keep=1)
-            passes.tokens.append(LastTokens(precision, weights, rows, unembedding))
-            require_finite(passes.tokens[-1], prompts)
             error = max(map(_relative, unembedding(alone.y), logits[:, -1]))
             if not error <= _SAME_LOGITS[precision.dtype]:
                 raise InputError(
