@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
-from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer, read_header
+from ostools.models.files.gguf_header import read_header
+from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer
 from tests.real.conftest import joined
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from ostools.models.files.checks import read_json, refuse_quantised
 from ostools.models.files.config import family_of_settings, quiet
 from ostools.models.files.gguf import describe_gguf
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
-from ostools.models.files.gguf_tokenizer import read_header
+from ostools.models.files.gguf_header import read_header
 from ostools.models.files.sources import EMBEDDED_DIRECTORIES, GGUF
 
 _NAMES_OF_YOUR_OWN = {

@@ -27,7 +27,8 @@ from ostools.ground import InputError, PreTrainedConfig, PreTrainedModel, refusa
 from ostools.models.families import Family
 from ostools.models.files.checks import check_finite, check_loaded
 from ostools.models.files.config import family_of_settings
-from ostools.models.files.gguf_tokenizer import ROPE_FACTORS, GgufHeader, read_gguf_tokenizer
+from ostools.models.files.gguf_header import ROPE_FACTORS, GgufHeader
+from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer
 
 _MODEL_TYPES = {
     "llama": "llama",

@@ -31,7 +31,7 @@ from ostools.ground.errors import InputError, refusal
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet, read_tokenizer
-from ostools.models.files.gguf_tokenizer import read_header
+from ostools.models.files.gguf_header import read_header
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

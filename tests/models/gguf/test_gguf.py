@@ -20,7 +20,7 @@ import ostools as ost
 from ostools.models import describe, load_model
 from ostools.models.files import gguf, gguf_cache
 from ostools.models.files.gguf_cache import PackagedModel
-from ostools.models.files.gguf_tokenizer import read_header
+from ostools.models.files.gguf_header import read_header
 from tests.models.gguf.write import stands_for, write_gguf
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 61, 70, 71]])
