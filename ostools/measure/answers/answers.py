@@ -9,12 +9,12 @@ every step reads the whole text again: max_new_tokens times the cost.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -67,13 +67,13 @@ class Answer:
     all of it but the end of text. `ended`: by the model's own end of text ("eos"), by a stop
     ("stop"), or cut at max_new_tokens ("length"); "repeats": stopped in an exact cycle of tokens,
     which proves nothing of what the model would have written later. `log_probability`: of the line
-    that was scored beside it.
+    that was scored beside it; NaN where none was.
     """
 
     ids: tuple[int, ...]
     text: str
     ended: Ended
-    log_probability: float | None = None
+    log_probability: float = math.nan
 
 
 def answers(
@@ -135,12 +135,13 @@ def answers(
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
             rows = Rows(model, texts, cache_is_exact(model), shared=shared)
             first = rows.logits()
-            batch_lines = [line_rows[index] for index in batch if line_rows]
-            scores = _scores(rows, first, batch_lines, ends) if batch_lines else []
+            scores = [math.nan] * len(batch)
+            if line_rows:
+                scores = _scores(rows, first, [line_rows[index] for index in batch], ends)
             batch_answers = _generate(rows, first, batch, readers, max_new_tokens, ended)
         answer_by_index |= {
             index: replace(batch_answers[index], log_probability=score)
-            for index, score in zip_longest(batch, scores)
+            for index, score in zip(batch, scores, strict=True)
         }
     return [answer_by_index[index] for index in range(len(ids))]
 
@@ -173,7 +174,7 @@ def answer_log_probability(
     """
     options: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
     scored_answers = answers(model, prompts, max_new_tokens=1, lines=lines, **options)
-    return [float(cast(float, answer.log_probability)) for answer in scored_answers]
+    return [answer.log_probability for answer in scored_answers]
 
 
 def _readers(

@@ -8,7 +8,6 @@ whether it acts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,9 +195,7 @@ class TaskAnswers:
         for task_prompt, answer in zip(self.task_prompts, answer_list, strict=True):
             columns = {
                 "status": self._status(task_prompt, answer, acts_by_length),
-                "log_probability": math.nan
-                if answer.log_probability is None
-                else answer.log_probability,
+                "log_probability": answer.log_probability,
                 "within_training": None if trained is None else task_prompt.length <= trained,
             }
             rows.append(answer_columns(task_prompt, answer, self.grade) | columns)
