@@ -53,8 +53,10 @@ def shaped(name: str, overflow: tuple[str, ...] = ()) -> Collapse:
 
 
 def spans_in(text: str) -> set[tuple[int, int]]:
-    """Every range that a text tells of: "60 on, up to 128", "40 to 90", "from n = 40 to 90"."""
-    text = text.replace("n = ", "")
+    """Every range that a text tells of: "60 on, up to 128", "40 to 90", "from n = 40 to 90",
+    "1, the shortest tried, on, up to 128".
+    """
+    text = text.replace("n = ", "").replace(", the shortest tried,", "")
     found = re.findall(r"(\d+) on, up to (\d+)|(?<!n)(?:from |; |, |^|>|\| )(\d+) to (\d+)", text)
     return {(int(a or c), int(b or d)) for a, b, c, d in found}
 
