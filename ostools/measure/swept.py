@@ -22,8 +22,8 @@ from ostools import mitigations, tasks
 from ostools.ground import InputError, TransformerBridge
 from ostools.measure.mitigated_prompts import ACTIVE, EffectStatus, MitigatedPrompts
 from ostools.measure.position import (
+    ANSWER,
     Position,
-    checked_position,
     read_at,
     reading,
     require_prompt_end,
@@ -218,7 +218,7 @@ def _each_prompt(
     that changed its text or a logit."""
     mitigation, form = cell.mitigated, tasks.task(cell.task)
     effect, results, tables, read_prompts = EffectStatus(model, mitigation), [], [], []
-    position = checked_position(options.pop("position", None))
+    position = options.pop("position", None) or ANSWER
     for length in cell.lengths:
         task_prompt = render_prompt(model, form, length, seed=cell.seed, mitigation=mitigation)
         read_prompts.append(read_at(model, task_prompt, position))
