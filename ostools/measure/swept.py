@@ -190,11 +190,10 @@ class Swept:
         of_pairs = "lengths" in inspect.signature(function).parameters
         tables, results = [], []
         for n, (start, ids) in ((n, window) for n, window in windows.items() if window is not None):
+            prompt: Any = Prompt.from_ids(model, ids)
             if of_pairs:
-                pair = _pair(function.__name__, model, cell, ids)
-                results.append(function(model, pair, lengths=[n], **options))
-            else:
-                results.append(function(model, Prompt.from_ids(model, ids), **options))
+                prompt, options["lengths"] = _pair(function.__name__, model, cell, ids), [n]
+            results.append(function(model, prompt, **options))
             tables.append(self.rows(results[-1], cell).assign(length=n, start=start))
         added = {TOO_SHORT: too_short} if too_short else {}
         table, provenance = _joined(tables, results[-1], added)

@@ -153,19 +153,17 @@ def batches(
     than the `steps` of another batch would take.
     """
     index_groups: list[list[int]] = []
+    batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
-        length = lengths[index]
-        if index_groups:
-            batch = index_groups[-1]
-            shortest = lengths[batch[0]]
-            padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
-            little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
-            alike = length == shortest or (padded and little_padding)
-            fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
-            if alike and fits:
-                batch.append(index)
-                continue
-        index_groups.append([index])
+        length, shortest = lengths[index], lengths[batch[0] if batch else index]
+        padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
+        little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
+        alike = length == shortest or (padded and little_padding)
+        fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
+        if not (batch and alike and fits):
+            batch = []
+            index_groups.append(batch)
+        batch.append(index)
     return index_groups
 
 
