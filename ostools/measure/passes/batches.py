@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, cast
 
 import torch
@@ -113,19 +114,18 @@ def _obstacle(model: TransformerBridge) -> str:
 
 
 def shared_prefix(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], keep: int = 1, steps: int = 0
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], steps: int = 0
 ) -> int:
-    """Number of first tokens that all prompts share, but for the last `keep` of each; 0 where
-    reading them once may do harm.
+    """Number of first tokens that all prompts share, but for the last one of each; 0 where reading
+    them once may do harm.
 
     The padding then stands behind the prefix. That is harmless where padding is (`padding`), and
     where no window slides within the prompts and the `steps` tokens after them: a window counts the
     padding too. Prompts of one length share it in 16 bits as well: no sum is longer than by itself.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-    most = max(shortest - keep, 0)
-    starts = zip(*(ids[:most] for ids in prompts), strict=True)
-    alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
+    starts = zip(*(ids[: shortest - 1] for ids in prompts), strict=True)
+    alike = len(list(takewhile(lambda tokens: len(set(tokens)) == 1, starts)))
     if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _obstacle(model):
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())
