@@ -20,7 +20,6 @@ from ostools.hooks.lock import model_block
 from ostools.hooks.register import (
     HookError,
     Order,
-    Placement,
     active_edits,
     attached,
     hidden,
@@ -78,10 +77,11 @@ def exact_arithmetic(
         (scores[layer], patterns[layer], _softmax_of(model.blocks[layer].attn))
         for layer in patterns
     ]
-    placements: list[Placement] = []
-    for before, after, function in recomputed:
-        body = partial(_replaced_by, function)
-        placements += with_input(before, after, body, Order.RECOMPUTE)
+    placements = [
+        placement
+        for before, after, function in recomputed
+        for placement in with_input(before, after, partial(_replaced_by, function), Order.RECOMPUTE)
+    ]
     with attached(placements, kind="exact-arithmetic"):
         yield
 
