@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from ostools.ground.errors import InputError, refusal, short_repr
-from ostools.models.files.gguf_header import GgufHeader
+from ostools.models.files.gguf_cache import GgufHeader
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Types of tokens that stand for themselves in a text, by the numbers of the format

@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 import ostools as ost
 from ostools.models import describe, load_model
-from ostools.models.files import gguf, gguf_cache
-from ostools.models.files.gguf_cache import PackagedModel
-from ostools.models.files.gguf_header import read_header
+from ostools.models.files import gguf, gguf_cache, sources
+from ostools.models.files.gguf_cache import read_header
+from ostools.models.files.sources import PackagedModel
 from tests.models.gguf.write import stands_for, write_gguf
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 61, 70, 71]])
@@ -157,7 +157,7 @@ def in_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "MIT",
         "tiny",
     )
-    monkeypatch.setitem(gguf_cache.PACKAGED_MODELS, "tiny-7m", model)
+    monkeypatch.setitem(sources.PACKAGED_MODELS, "tiny-7m", model)
     return site
 
 
