@@ -14,7 +14,7 @@ from ostools.models.families import FAMILIES, Family
 from ostools.models.files.checks import read_json, refuse_quantised
 from ostools.models.files.config import family_of_settings, quiet
 from ostools.models.files.gguf import describe_gguf
-from ostools.models.files.gguf_cache import read_header
+from ostools.models.files.gguf_tokenizer import read_header
 from ostools.models.files.sources import (
     EMBEDDED_DIRECTORIES,
     GGUF,

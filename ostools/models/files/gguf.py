@@ -27,8 +27,7 @@ from ostools.ground import InputError, PreTrainedConfig, PreTrainedModel, refusa
 from ostools.models.families import Family
 from ostools.models.files.checks import check_finite, check_loaded
 from ostools.models.files.config import family_of_settings
-from ostools.models.files.gguf_cache import GgufHeader
-from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer
+from ostools.models.files.gguf_tokenizer import GgufHeader, read_gguf_tokenizer, read_header
 
 _MODEL_TYPES = {
     "llama": "llama",
@@ -76,18 +75,21 @@ _LLAMA_3 = {
 """Of Llama 3.1, 3.2 and 3.3 (their config.json); the factor is 8 or 32. The file has only what they
 make of each frequency.
 """
+_STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Require = Callable[[bool, str, object], None]
 """The refusal of a setting with that value."""
 
 
 def read_model(
-    file: Path, header: GgufHeader, dtype: torch.dtype
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """The model of a GGUF file, dequantised to `dtype`, and its tokenizer.
+    file: Path, dtype: torch.dtype | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
+    """The model of a GGUF file, dequantised to `dtype` (None: that of a whole file, bfloat16 of
+    fewer bits), its tokenizer, and its quantisation.
 
     Weights are dequantised in float32, and rounded once. Raises `InputError` for what
     `describe_gguf` refuses, and for weights that are missing or not finite.
     """
+    header = read_header(file)
     config, family, tokenizer = describe_gguf(header, file.name)
     # The reader draws a bar on stderr, whoever reads it: it is shown in a terminal alone.
     bar = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
@@ -97,13 +99,13 @@ def read_model(
             gguf_file=file.name,
             config=config,
             quantization_config=GgufConfig(dequantize=True),
-            dtype=dtype,
+            dtype=dtype or _STORED.get(header.quantisation, torch.bfloat16),
             ignore_mismatched_sizes=True,  # in `info`, and refused there with both shapes
             output_loading_info=True,
         )
     check_loaded(family, Path(file.name), **info)
     check_finite(module, Path(file.name))
-    return module, tokenizer
+    return module, tokenizer, header.quantisation
 
 
 def describe_gguf(

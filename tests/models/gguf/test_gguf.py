@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 import ostools as ost
 from ostools.models import describe, load_model
 from ostools.models.files import gguf, gguf_cache, sources
-from ostools.models.files.gguf_cache import read_header
+from ostools.models.files.gguf_tokenizer import read_header
 from ostools.models.files.sources import PackagedModel
 from tests.models.gguf.write import stands_for, write_gguf
 

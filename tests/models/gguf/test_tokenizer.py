@@ -17,8 +17,7 @@ pytest.importorskip("sentencepiece")
 from ostools.ground.errors import InputError
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.config import read_tokenizer
-from ostools.models.files.gguf_cache import read_header
-from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer
+from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer, read_header
 from scripts.gguf_types import GgufType, model_of
 from scripts.gguf_writing import TEXTS, Vocabulary, of_bytes, of_pieces, write
 
