@@ -68,9 +68,9 @@ def test_every_score_against_loops(family: Family) -> None:
             }
             assert set(expected) | {"last_to_text"} == set(SCORES)
             # Of ids nobody knows whose they are.
-            assert found[layer]["last_to_text"].isnan().all()
+            assert found["last_to_text"][layer].isnan().all()
             for name, value in expected.items():
-                assert float(found[layer][name][head]) == pytest.approx(
+                assert float(found[name][layer, head]) == pytest.approx(
                     float(value), rel=1e-6, abs=1e-9
                 ), name
 
