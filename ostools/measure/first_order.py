@@ -115,13 +115,13 @@ def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled:
     return judged(rank_correlation(value, norm), off, what, len(value), scaled=scaled)
 
 
-def log10_ratio(value: Values, other: Values) -> Values:
-    """log10(value / other), 0 where both are the same (both exactly 0 too), infinite beside a
+def log10_ratio(value: Values, measured: Values) -> Values:
+    """log10(value / measured), 0 where both are the same (both exactly 0 too), infinite beside a
     single 0.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log10(value) - np.log10(other)
-    return np.where(value == other, 0.0, ratio)
+        ratio = np.log10(value) - np.log10(measured)
+    return np.where(value == measured, 0.0, ratio)
 
 
 def judged(
