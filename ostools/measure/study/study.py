@@ -8,7 +8,7 @@ with measures=["answers"] the answers alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Unpack
@@ -169,32 +169,27 @@ def study(
         encoding=encoding,
     )
     plain = arm_of(None)
-    arms = {name: arm_of(mitigation) for name, mitigation in mitigation_by_name.items()}
-    for arm, part in with_progress((plain, *arms.values()), progress):
-        arm.measure(part)
-    frame = _paired_frame(arms, plain, (trained or {}).get(form.trained_as or ""))
+    arms = [plain, *map(arm_of, mitigation_by_name.values())]
+    without, *tables = [arm.measure(part) for arm, part in with_progress(arms, progress)]
+    pairs = [
+        paired_rows(table, without).assign(mitigation=name)
+        for name, table in zip(mitigation_by_name, tables, strict=True)
+    ]
+    frame: Frame = pd.concat(pairs, ignore_index=True)
+    longest = (trained or {}).get(form.trained_as or "")
+    within = pd.NA if longest is None else frame["length"] <= longest
+    frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
     effects = judging.effects(frame, level, verdict_level)
     provenance = Provenance.collect(
         model,
         measurement="study",
-        mitigations=list(arms),
+        mitigations=list(mitigation_by_name),
         level=level,
         verdict_level=verdict_level,
         resamples=judging.RESAMPLES,
         **plain.described,
     )
-    return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
-
-
-def _paired_frame(arms: Mapping[str, Arm], plain: Arm, longest: int | None) -> Frame:
-    """The rows of every mitigation beside those without one; longest: the length of training."""
-    tables = [
-        paired_rows(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()
-    ]
-    frame: Frame = pd.concat(tables, ignore_index=True)
-    within = pd.NA if longest is None else frame["length"] <= longest
-    frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
-    return frame[COLUMNS]
+    return Study(frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level))
 
 
 def _spread(lengths: list[int], count: int) -> list[int]:
