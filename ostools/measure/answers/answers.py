@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -116,9 +116,7 @@ def answers(
         )
     scored = [] if lines is None else line_rows(model, encoded, lines, context)
     longest_line = max(map(len, scored), default=0)
-    none = [None] * len(ids)
-    stop_rules = list(zip(ids, stops or none, cycles or none, strict=True))
-    answer_so_far = partial(_answer, model.tokenizer, end_ids(model))
+    readers = _readers(model, ids, stops, cycles)
     answer_by_index: dict[int, Answer] = {}
 
     def ended(count: int) -> None:
@@ -139,8 +137,7 @@ def answers(
             line_scores = [math.nan] * len(batch)
             if scored:
                 line_scores = scores(rows, first, [scored[index] for index in batch], ends)
-            readers = {index: partial(answer_so_far, *stop_rules[index]) for index in batch}
-            batch_answers = _generate(rows, first, readers, max_new_tokens, ended)
+            batch_answers = _generate(rows, first, batch, readers, max_new_tokens, ended)
         answer_by_index |= {
             index: replace(batch_answers[index], log_probability=score)
             for index, score in zip(batch, line_scores, strict=True)
@@ -180,6 +177,18 @@ def answer_log_probability(
     return [answer.log_probability for answer in scored_answers]
 
 
+def _readers(
+    model: TransformerBridge,
+    ids: Sequence[list[int]],
+    stops: Sequence[Stop] | None,
+    cycles: Sequence[int] | None,
+) -> list[Callable[[list[int]], Answer]]:
+    """Of each prompt the function that makes an answer of its new tokens."""
+    none, answer_so_far = [None] * len(ids), partial(_answer, model.tokenizer, end_ids(model))
+    stop_rules = zip(ids, stops or none, cycles or none, strict=True)
+    return [partial(answer_so_far, *about) for about in stop_rules]
+
+
 def line_written(text: str) -> bool:
     """Whether a line that is not blank is complete: the stop where the first line is the answer."""
     return any(line.strip() for line in re.split(r"[\r\n]", text)[:-1])
@@ -188,15 +197,15 @@ def line_written(text: str) -> bool:
 def _generate(
     rows: Rows,
     logits: Float[Tensor, "batch 1 d_vocab"],
-    readers: Mapping[int, Callable[[list[int]], Answer]],
+    indices: Sequence[int],
+    readers: Sequence[Callable[[list[int]], Answer]],
     max_new_tokens: int,
     ended: Callable[[int], None],
 ) -> dict[int, Answer]:
-    """The answers of prompts that were read, with these `logits` at their ends, by their indices.
-    `readers`: of each prompt the function that makes an answer of its new tokens. `ended`: called
-    with how many of the answers are at their end, when more of them are.
+    """The answers of prompts that were read, with these `logits` at their ends, by their `indices`.
+    `ended`: called with how many of the answers are at their end, when more of them are.
     """
-    going, new_ids = list(readers), {index: [] for index in readers}
+    going, new_ids = list(indices), {index: [] for index in indices}
     finished: dict[int, Answer] = {}
     while True:
         tokens, ended_before = logits[:, -1].argmax(-1), len(finished)
@@ -208,7 +217,7 @@ def _generate(
                     finished[index] = answer
         if len(finished) > ended_before:
             ended(len(finished))
-        if len(finished) == len(readers):
+        if len(finished) == len(indices):
             return finished
         rows.extend(tokens)
         # A few answers can be much longer than the rest: those that ended leave, not one by one, as

@@ -150,6 +150,6 @@ def answer_columns(
 ) -> dict[str, object]:
     """Columns of one answer in every table of answers: its question, its text, and the verdict."""
     verdict = asdict(judge(question, answer, grade))
-    columns = {name: getattr(question, name) for name in ("length", "seed", "tokens", "key")}
+    columns = {name: getattr(question, name) for name in ("length", "seed", "key")}
     text_columns = {"answer": verdict.pop("line"), "text": answer.text, "ended": answer.ended}
     return columns | text_columns | verdict

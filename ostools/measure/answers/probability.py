@@ -1,5 +1,5 @@
-"""Probability of the right answer, log p(line | prompt), teacher-forced: the tokens of a line, those
-that end it, and how much room an answer has.
+"""Probability of the right answer, log p(line | prompt), teacher-forced: the tokens of a line,
+those that end it, and how much room an answer has.
 """
 
 from __future__ import annotations
@@ -35,14 +35,20 @@ COUNT = 32
 """Tokens for the count of one part."""
 
 
-def answer_room(model: TransformerBridge, task_prompts: Sequence[TaskPrompt], reasons: bool) -> int:
+def words_first(task_prompts: Sequence[TaskPrompt]) -> bool:
+    """Whether words stand before the answer, which then has no probability behind the prompt."""
+    return task_prompts[0].reasons or any(prompt.thinks for prompt in task_prompts)
+
+
+def answer_room(model: TransformerBridge, task_prompts: Sequence[TaskPrompt]) -> int:
     """Tokens that an answer may have by default: the longest right line's and `spare` more."""
     longest = max(
         len(line_ids(model, task_prompt.prompt, answer_text(task_prompt)))
         for task_prompt in task_prompts
     )
     counts = max(task_prompt.counts for task_prompt in task_prompts)
-    return longest + spare(reasons, task_prompts[0].prefill is not None, counts)
+    is_begun = task_prompts[0].prefill is not None
+    return longest + spare(words_first(task_prompts), is_begun, counts)
 
 
 def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:

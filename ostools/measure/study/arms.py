@@ -15,7 +15,8 @@ import torch
 from ostools import tasks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
 from ostools.ground.memory import in_smaller_chunks
-from ostools.measure.answers.evaluate import TaskAnswers
+from ostools.measure.answers.evaluate import task_answers
+from ostools.measure.answers.probability import answer_room, words_first
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import OtherEndError
 from ostools.measure.collapse.result import Collapse, next_tokens, reference_at_y
@@ -71,7 +72,7 @@ class Arm:
         """
         keys = [(n, seed) for n in self.lengths for seed in self.seeds]
         self.questions = {key: self._task_prompt(*key) for key in keys}
-        task_answers = [
+        self.asked = [
             elicit(
                 self.model,
                 self.form,
@@ -83,8 +84,12 @@ class Arm:
             )
             for n, seed in keys
         ]
-        is_scored = "log_probability" in self.measures
-        self.asked = TaskAnswers(self.model, task_answers, self.mitigation, probability=is_scored)
+        first = self.asked[0]
+        if self.measures == ("log_probability",) and words_first(self.asked) and not first.counts:
+            raise InputError(
+                f"log_probability: {self.form.name} is answered after words, and its line has no "
+                "probability right after the prompt: measure answers"
+            )
         self.read = {
             key: read_at(self.model, question, self.position)
             for key, question in self.questions.items()
@@ -108,7 +113,7 @@ class Arm:
             "elicitation": self.elicitation,
             "sensitivity_lengths": self.sensitivity_lengths,
             "measures": list(self.measures),
-            "answer_tokens": self.asked.room,
+            "answer_tokens": answer_room(self.model, self.asked),
             "chat": first.chat,
             **first.prompt.provenance,
             **read,
@@ -135,15 +140,18 @@ class Arm:
         return pd.concat(tables, ignore_index=True).astype({"dtype": "str"})
 
     def _answers(self) -> Frame:
-        """Whether each answer is right, and, where it is asked for, how likely the right line was."""
-        rows: Frame = pd.DataFrame(in_smaller_chunks(self.asked.rows)(None)[0])
+        """Whether each answer is right, and, if it is asked for, how likely the right line was."""
+        is_asked = "log_probability" in self.measures
+        ask = in_smaller_chunks(task_answers)
+        answer_rows, _ = ask(self.model, self.asked, self.mitigation, probability=is_asked)
+        rows: Frame = pd.DataFrame(answer_rows)
         quantities = ["correct"] if "answers" in self.measures else []
-        quantities += ["log_probability"] if self.asked.scored else []
+        quantities += ["log_probability"] if is_asked and not words_first(self.asked) else []
         values: Frame = rows.set_index(["length", "seed", "status"])[quantities].astype(float)
         table = values.rename_axis(columns="quantity").stack().rename("value").reset_index()
         status = table["status"].where(table["status"] == INACTIVE, ACTIVE)
         table = table.assign(dtype=None, kind="measured", rounding=0.0, status=status, reason="")
-        if not (self.asked.probability and self.asked.task_prompts[0].counts):
+        if not (is_asked and self.asked[0].counts):
             return table
         reason = "the model writes counts before the answer line, which has no probability"
         refused = self._refused("log_probability", [None], f"{reason} right after the prompt")
@@ -178,9 +186,9 @@ class Arm:
         rounded: Frame = result.summary.rename(columns={"noise": "rounding"})
         rounded = rounded[rounded["dtype"] != "float64"].sort_values("dtype", kind="stable")
         exact = reference_at_y(result).assign(dtype="float64")
-        table: Frame = pd.concat([exact, rounded])[
-            ["dtype", "length", "seed", "distance", "rounding"]
-        ].rename(columns={"distance": "value"})
+        names = ["dtype", "length", "seed", "distance", "rounding"]
+        table: Frame = pd.concat([exact[names], rounded[names]])
+        table = table.rename(columns={"distance": "value"})
         effects = {name: self._pair_statuses(name) for name in table["dtype"].unique()}
         keys = table[["dtype", "length", "seed"]].itertuples(index=False)
         table[["status", "reason"]] = [effects[name][n, seed] for name, n, seed in keys]

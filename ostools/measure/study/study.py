@@ -8,7 +8,7 @@ with measures=["answers"] the answers alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Unpack
@@ -171,14 +171,8 @@ def study(
     plain = arm_of(None)
     arms = [plain, *map(arm_of, mitigation_by_name.values())]
     without, *tables = [arm.measure(part) for arm, part in with_progress(arms, progress)]
-    pairs = [
-        paired_rows(table, without).assign(mitigation=name)
-        for name, table in zip(mitigation_by_name, tables, strict=True)
-    ]
-    frame: Frame = pd.concat(pairs, ignore_index=True)
-    longest = (trained or {}).get(form.trained_as or "")
-    within = pd.NA if longest is None else frame["length"] <= longest
-    frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
+    table_by_name = dict(zip(mitigation_by_name, tables, strict=True))
+    frame = _paired_frame(table_by_name, without, (trained or {}).get(form.trained_as or ""))
     effects = judging.effects(frame, level, verdict_level)
     provenance = Provenance.collect(
         model,
@@ -189,7 +183,16 @@ def study(
         resamples=judging.RESAMPLES,
         **plain.described,
     )
-    return Study(frame[COLUMNS], provenance, effects, judging.verdicts(effects, verdict_level))
+    return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
+
+
+def _paired_frame(tables: Mapping[str, Frame], plain: Frame, longest: int | None) -> Frame:
+    """The rows of every mitigation beside those without one; longest: the length of training."""
+    pairs = [paired_rows(table, plain).assign(mitigation=name) for name, table in tables.items()]
+    frame: Frame = pd.concat(pairs, ignore_index=True)
+    within = pd.NA if longest is None else frame["length"] <= longest
+    frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
+    return frame[COLUMNS]
 
 
 def _spread(lengths: list[int], count: int) -> list[int]:
