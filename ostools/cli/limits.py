@@ -10,7 +10,7 @@ import torch
 
 from ostools.cli import terminal
 from ostools.cli.commands import Command
-from ostools.cli.prompts import Value
+from ostools.cli.running import Value
 from ostools.cli.terminal import GLOBALS
 from ostools.ground import InsufficientMemoryError
 from ostools.ground.arguments import full_signature
