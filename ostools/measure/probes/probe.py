@@ -8,7 +8,7 @@ for its penalty. Memory: the last token of every prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Unpack
 
@@ -193,17 +193,7 @@ def probe(
         random_weights=random_weights,
     )
     predictions = pd.concat(tables, ignore_index=True)
-    return of_predictions(predictions, probe_task.names, is_random, provenance)
-
-
-def of_predictions(
-    predictions: pd.DataFrame, names: Mapping[str, str], is_random: bool, provenance: Provenance
-) -> Decodability:
-    """Build the result from the predictions.
-
-    `names`: task and mitigation; `is_random`: the task draws sequences.
-    """
-    frame: Frame = rows_of(predictions, is_random).assign(**names)
+    frame: Frame = rows_of(predictions, is_random).assign(**probe_task.names)
     return Decodability(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions)
 
 
