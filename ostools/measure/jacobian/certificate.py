@@ -160,24 +160,25 @@ def certify(
     """
     dtype = linear.stream.dtype
     differences: dict[str, tuple[_Slope, float]] = {}
-    steps = dict.fromkeys(claims, _FIRST_STEP[dtype])
     passes = dict.fromkeys(claims, 0)
-    for _ in range(2):
-        slopes = _slopes(linear, claims, {name: (steps[name],) for name in steps})
-        for name, (slope,) in slopes.items():
-            claim, (best, least) = claims[name], _best_step(slope, steps[name], _STEPS[dtype])
-            passes[name] += 2
+    steps: dict[str, Sequence[float]] = dict.fromkeys(claims, (_FIRST_STEP[dtype],))
+    while steps:
+        undecided: dict[str, Sequence[float]] = {}
+        for name, by_step in _slopes(linear, claims, steps).items():
+            passes[name] += 2 * len(by_step)
+            if len(by_step) > 1:
+                differences[name] = _decide(by_step)
+                continue
+            claim, slope = claims[name], by_step[0]
+            best, least = _best_step(slope, steps[name][0], _STEPS[dtype])
             # Sharp, or no other step would have half of its bar.
             sharp, bar = _SHARP * claim.size, slope.truncation + slope.rounding
             within = float(claim.errors(slope).max()) - _TOLERANCE[dtype] * claim.size <= bar
             if within and bar < max(sharp, min(2 * least, 2 * sharp)):
                 differences[name] = slope, bar
-            steps[name] = best
-        steps = {name: step for name, step in steps.items() if name not in differences}
-    undecided = {name: _STEPS[dtype] for name in claims if name not in differences}
-    for name, by_step in _slopes(linear, claims, undecided).items():
-        differences[name] = _decide(by_step)
-        passes[name] += 2 * len(by_step)
+            else:  # the step that is best by this one, then all
+                undecided[name] = (best,) if passes[name] == 2 else _STEPS[dtype]
+        steps = undecided
     accounts: dict[str, Account] = {}
     for name, claim in claims.items():
         check = _certificate(name, linear.layers, claim, *differences[name], passes[name])
@@ -243,8 +244,6 @@ def _slopes(
 ) -> dict[str, list[_Slope]]:
     """Central differences along the field of each claim that has `steps`, of each of them."""
     moves = [(name, sign * step) for name in steps for step in steps[name] for sign in (1, -1)]
-    if not moves:
-        return {}
     moved_streams = torch.stack([linear.stream + step * claims[name].field for name, step in moves])
     choices = [FROZEN_PARTS[name] for name, _ in moves]
     y, streams = moved_prompts(linear, moved_streams, choices)

@@ -296,7 +296,7 @@ def linearised(
 ) -> Iterator[Linearised]:
     """The model linearised at a prompt; it can be pulled within the block.
 
-    One graph serves all `linearisations`: `linear.holding.follow` says whose derivative a pull
+    One graph serves all `linearisations`: `linear.holding.followed` says whose derivative a pull
     gives, at first that of the first one. Raises `InputError` where the pass from v^(0), with what
     is held, has not the y_n of the plain one.
     """
