@@ -145,18 +145,12 @@ class OwnDirectory:
         cannot be, and for what the disk refuses meanwhile.
         """
         self.require_ours()
-        try:
-            # The lock before all else: a run killed before there is one leaves an empty directory,
-            # which the next one takes.
-            with disk_errors(self.directory, "cannot be written"):
-                self.directory.mkdir(parents=True, exist_ok=True)
-                with FileLock(self.directory / LOCK, timeout=0):
-                    yield
-        except Timeout:
-            raise InputError(
-                f"{self.directory}: another run is writing there; wait for it, or give another "
-                "directory"
-            ) from None
+        # The lock before all else: a run killed before there is one leaves an empty directory,
+        # which the next one takes.
+        with disk_errors(self.directory, "cannot be written"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.directory / LOCK, timeout=0):
+                yield
 
     def require_ours(self) -> None:
         """Raises `InputError` for a file, and for a directory that holds something else."""
@@ -263,10 +257,12 @@ def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
 
 @contextmanager
 def disk_errors(path: Path, what: str) -> Iterator[None]:
-    """What the disk refuses, in one line that names the place."""
+    """What the disk refuses, or the lock of another run, in one line that names the place."""
     try:
         yield
     except Timeout:
-        raise
+        raise InputError(
+            f"{path}: another run is writing there; wait for it, or give another directory"
+        ) from None
     except OSError as error:
         raise InputError(f"{error.filename or path}: {what}: {error.strerror or error}") from error
