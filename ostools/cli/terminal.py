@@ -63,8 +63,7 @@ def set_globals(values: Mapping[str, object]) -> None:
 def on_one_line(text: object) -> str:
     """Text as a terminal may have it: no character breaks the line, drives the terminal or turns
     the direction."""
-    words = (character if character.isprintable() else " " for character in str(text))
-    return " ".join("".join(words).split())
+    return " ".join(_printable(str(text)).split())
 
 
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}

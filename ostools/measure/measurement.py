@@ -17,7 +17,7 @@ from ostools.ground.arguments import checked_arguments, full_signature, read_arg
 from ostools.ground.memory import in_smaller_chunks
 from ostools.ground.progress import outermost, watched
 from ostools.measure.position import require_question
-from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, require_layers
+from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, layers_up_to
 from ostools.measure.task_prompt import require_seeds
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.precision.torch_state import default_torch_state
@@ -113,7 +113,7 @@ def refuse_arguments(
     for check in (
         require_question,
         require_seeds,
-        require_layers,
+        layers_up_to,
         *(record.checks if record else ()),
     ):
         names = inspect.signature(check).parameters.keys()
