@@ -222,13 +222,6 @@ def as_pairs(
         task = tasks.pairs_or_task(task)
     if isinstance(task, Task):
         return RenderedPairs(model, task, mitigation, checked_position(position), encoding)
-    if isinstance(task, RenderedPairs):
-        if encoding and encoding != task.encoding:
-            raise InputError(
-                f"{', '.join(encoding)}: {task.name} is rendered already, with options of its own: "
-                "leave it out"
-            )
-        return task
     require_prompt_end(position, f"{task.name}, whose end is compared")
     if encoding.get("chat"):
         raise InputError(
