@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ostools.cli import terminal
-from ostools.cli.commands import Command, read_arguments
+from ostools.cli.commands import Command, Value, read_arguments
 from ostools.cli.hosted import hosted_result
 from ostools.cli.terminal import GLOBALS, set_globals
 from ostools.ground import InputError, Progress
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ostools.tasks.questions import Question
 
 EMBEDDED = "embedded"
-Value: TypeAlias = "str | tuple[int, ...] | Question"
-"""A prompt as a user gives it: a text, its token ids, or a task's question."""
 _BESIDE_A_FILE = 5
 """Sentences that are printed of a result that went to a file."""
 

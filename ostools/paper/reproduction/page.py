@@ -11,7 +11,7 @@ import pandas as pd
 import ostools as ost
 from ostools.ground.words import title_of
 from ostools.paper.behaviour import figure_4_of
-from ostools.paper.claims.claims import Reproduction
+from ostools.paper.claims.claim import Reproduction
 from ostools.paper.claims.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
 from ostools.reporting.page.page import loading, stored_at
 from ostools.reporting.page.section import (
