@@ -142,36 +142,30 @@ def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Sectio
     failures = [cell.failure for cell in sweep.of("failed") if cell.failure is not None]
     rows = [[failure.cell, failure.error] for failure in failures[:MOST_LISTED]]
     failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], rows)
-    again = "`ostools sweep run` with --retry-failed tries them again."
     missing = [str(cell.keyed_cell.cell) for cell in sweep.of("missing")]
-    how = (
-        "The same `ostools sweep run` command measures them. What stands below is of the cells "
-        "that are there."
-    )
-    which = Part(f"{len(missing)} cells", items=missing[:MOST_LISTED])
-    parts = [
-        Part(headlines=lines, tables=[_cells(sweep)]),
-        *([Part("Failed, and why", tables=[failed], notes=[again])] if failures else []),
-        *([Part("Still to be measured", findings=[how], more=[which])] if missing else []),
-        *(
-            [Part("Left out: files that are not as they were written", items=broken)]
-            if broken
-            else []
-        ),
-    ]
+    parts = [Part(headlines=lines, tables=[_cells(sweep)])]
+    if failures:
+        again = "`ostools sweep run` with --retry-failed tries them again."
+        parts.append(Part("Failed, and why", tables=[failed], notes=[again]))
+    if missing:
+        how = (
+            "The same `ostools sweep run` command measures them. What stands below is of the cells "
+            "that are there."
+        )
+        which = Part(f"{len(missing)} cells", items=missing[:MOST_LISTED])
+        parts.append(Part("Still to be measured", findings=[how], more=[which]))
+    if broken:
+        parts.append(Part("Left out: files that are not as they were written", items=broken))
     return Section("findings", "What was asked, and what is there", "Cells", "", parts)
 
 
 def _cells(sweep: SweepReading) -> Table:
     """A row for each measurement, task and model: what was asked, and how many cells are there."""
-    keys, values = ["measurement", "task", "model"], ["dtype", "mitigation", "seed"]
-    rows = []
-    for cell in sweep.cells:
-        sweep_cell = cell.keyed_cell.cell
-        names = {name: str(getattr(sweep_cell, name)) for name in (*keys, *values)}
-        rows.append(names | {"lengths": sweep_cell.lengths, "state": cell.state})
-    groups = pd.DataFrame(rows).groupby(keys, sort=False)
-    table = groups[values].agg(lambda column: ", ".join(column.unique()))
+    asked = [(cell.keyed_cell.cell, cell.state) for cell in sweep.cells]
+    rows = [{**cell.columns, "lengths": cell.lengths, "state": state} for cell, state in asked]
+    groups = pd.DataFrame(rows).groupby(["measurement", "task", "model"], sort=False)
+    values = groups[["dtype", "mitigation", "seed"]]
+    table = values.agg(lambda column: ", ".join(map(str, column.unique())))
     table["lengths"] = groups["lengths"].agg(lambda column: runs(sorted({*chain(*column)})))
     states: Frame = groups["state"].value_counts().unstack(fill_value=0)
     table = table.join(states.reindex(columns=list(STATES), fill_value=0))
