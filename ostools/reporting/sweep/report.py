@@ -133,12 +133,12 @@ def _count(sweep: SweepReading) -> str:
 
 def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
     """How many cells are measured, the findings, the cells, what failed and what is missing."""
-    lines = [Headline(f"{_count(sweep)}.", "", "", "")]
-    lines += [
+    first_sentences = [
         Headline(f"{part.title}:", part.findings[0], section.name, section.nav)
-        for section in sections  # the first sentence of each
+        for section in sections
         for part in [part for part in section.parts if part.findings][:1]
     ]
+    lines = [Headline(f"{_count(sweep)}.", "", "", ""), *first_sentences]
     failures = [cell.failure for cell in sweep.of("failed") if cell.failure is not None]
     rows = [[failure.cell, failure.error] for failure in failures[:MOST_LISTED]]
     failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], rows)
@@ -176,17 +176,16 @@ def _origin(sweep: SweepReading) -> Section:
     """Models, versions and options; where cells do not share them, that is said."""
     origin = sweep.provenance
     names = dict.fromkeys(str(model.get("name")) for model in origin["models"])
-    terms = [("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet")]
-    terms += [("versions", versions_of(versions)) for versions in origin["versions"]]
-    terms += [
-        (
-            str(options["measurement"]),
-            ", ".join(f"{name} {value}" for name, value in options.items()),
-        )
-        for options in origin["measurements"]
+    terms = [
+        ("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet"),
+        *(("versions", versions_of(versions)) for versions in origin["versions"]),
+        *(
+            (str(each["measurement"]), ", ".join(f"{name} {value}" for name, value in each.items()))
+            for each in origin["measurements"]
+        ),
+        *(("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]),
+        ("code", ", ".join(map(str, origin["code"]))),
     ]
-    terms += [("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]]
-    terms += [("code", ", ".join(map(str, origin["code"])))]
     mixed = [
         f"These cells were measured with {len(origin[name])} {words}: numbers may differ for that "
         "alone."
@@ -204,8 +203,11 @@ def _model(sweep: SweepReading, name: str) -> Part:
     """What every load of a model shares, its dtypes with their weights, and whether there are
     several checkpoints.
     """
-    every = [cell.source for cell in sweep.cells if cell.source is not None]
-    sources = [source for source in every if str(source["model"].get("name")) == name]
+    sources = [
+        cell.source
+        for cell in sweep.cells
+        if cell.source is not None and str(cell.source["model"].get("name")) == name
+    ]
     checkpoints = distinct(source["checkpoint"] for source in sources)
     models = pd.DataFrame([source["model"] for source in sources], columns=["dtype", "weight_hash"])
     # Of the weights as cast: another hash in every dtype.
@@ -289,8 +291,6 @@ def _provenance(sweep: SweepReading, rows: Frame) -> Provenance:
     of their own.
     """
     sources = [source for place in rows[PLACE].unique() if (source := sweep.cells[place].source)]
-    most: dict[str, float] = {}
-    for source in sources:
-        for name, value in source["parameters"].get("difference_at_probed_lengths", {}).items():
-            most[name] = max(value, most.get(name, 0.0))
+    probed = [source["parameters"].get("difference_at_probed_lengths", {}) for source in sources]
+    most = pd.DataFrame(probed, dtype=float).max().to_dict()
     return provenance_of(sources[0], **({"difference_at_probed_lengths": most} if most else {}))
