@@ -40,9 +40,8 @@ _HALF = re.compile(r"\.([0-9a-f]{16}|sweep\.json)\..*")
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the cell of that key, here in words, has no rows."""
+    """Why a cell, here in words, has no rows."""
 
-    key: str
     cell: str
     error: str
 
@@ -224,7 +223,7 @@ class Store(OwnDirectory):
 
     def fail(self, keyed_cell: KeyedCell, error: str) -> None:
         """Record why a cell has no rows."""
-        record = _FAILURE.dump_json(Failure(keyed_cell.key, str(keyed_cell.cell), error), indent=1)
+        record = _FAILURE.dump_json(Failure(str(keyed_cell.cell), error), indent=1)
         path = self.failed / f"{keyed_cell.key}.json"
         write_atomically(path, lambda part: part.write_bytes(record))
 

@@ -36,8 +36,9 @@ NORMS: tuple[DistanceNorm, ...] = get_args(DistanceNorm)
 """L1 is the theorem's distance, Linf Figure 5's."""
 
 _NO_MANTISSA = -(1 << 52)
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-DTYPES: dict[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
+}
 """The dtypes by name."""
 
 

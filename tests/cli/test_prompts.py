@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ostools as ost
-from ostools.cli.prompts import parse_ids
+from ostools.cli.running import parse_ids
 from ostools.ground.errors import InputError
 from tests.cli.asking import assert_refused
 

@@ -139,10 +139,7 @@ def _show_claims(result: Reproduction) -> None:
         verdicts = {"outcomes": result.outcomes, "refused": dict(result.refused)}
         terminal.print_json(result.as_json() | verdicts | {"written": str(result.page)})
         return
-    names = ["claim", "place", "outcome", "measured"]
-    counts = ", ".join(f"{outcome}: {count}" for outcome, count in result.outcomes.items())
-    rows = result.frame[names].itertuples(index=False, name=None)
-    terminal.print_table(f"{len(result.frame)} claims of the paper: {counts}", names, rows)
+    terminal.show(result)
     terminal.tell_written(result.page)
 
 

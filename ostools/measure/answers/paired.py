@@ -95,7 +95,7 @@ def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference
         **first.provenance.parameters,
         "measurement": "answer difference",
         "second": second.provenance.as_dict(),
-        "mitigation": [_first_row(result)["mitigation"] for result in (first, second)],
+        "mitigation": [str(result.frame["mitigation"].iloc[0]) for result in (first, second)],
     }
     provenance = replace(first.provenance, parameters=parameters)
     return AnswerDifference(
@@ -105,7 +105,7 @@ def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference
 
 def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
     """The questions that count, and how many are left out."""
-    labels = [_first_row(result)["task"] for result in (first, second)]
+    labels = [str(result.frame["task"].iloc[0]) for result in (first, second)]
     if _sequences(labels[0]) != _sequences(labels[1]):
         _refuse(f"answers to {labels[0]} and to {labels[1]}: ask both the same task")
     keys, columns = ["length", "seed", "key"], ["answer", "correct", "status"]
@@ -146,12 +146,6 @@ def _sequences(label: str) -> str:
     return tasks.label(replace(form, mode="none")) if isinstance(form, AppendixTask) else label
 
 
-def _first_row(result: Evaluation) -> dict[str, str]:
-    """Values of the table's texts, which all rows of it share."""
-    row = frame_of(result).iloc[0]
-    return {name: str(row[name]) for name in ("task", "mitigation", "elicitation", "mode")}
-
-
 def _names(first: Evaluation, second: Evaluation) -> tuple[str, str]:
     """What tells the two apart, in words; "first" and "second" where nothing that is written down
     does.
@@ -163,7 +157,7 @@ def _names(first: Evaluation, second: Evaluation) -> tuple[str, str]:
 
 
 def _words(result: Evaluation) -> list[str]:
-    row, provenance = _first_row(result), result.provenance
+    row, provenance = frame_of(result).iloc[0], result.provenance
     return [
         title_of(provenance.model),
         str(provenance.model.get("dtype")),

@@ -108,32 +108,29 @@ def summarise(frame: pd.DataFrame, random: bool) -> pd.DataFrame:
 
 
 def _summary(length: int, rows: Frame, random: bool) -> dict[str, object]:
-    within = rows["within_training"].iloc[0]
-    prompts, unanswered = int(rows["seed"].nunique()), int(rows["correct"].isna().sum())
-    rows = rows[rows["correct"].notna()]
-    right, log_probability = int(rows["correct"].sum()), rows["log_probability"]
-    is_drawn = random and len(rows) > 0
-    low, high = wilson(right, len(rows), LEVEL) if is_drawn else (math.nan, math.nan)
-    errors = rows["absolute_error"].dropna().astype(float)
+    answers = rows[rows["correct"].notna()]
+    right, log_probability = int(answers["correct"].sum()), answers["log_probability"]
+    is_drawn = random and len(answers) > 0
+    low, high = wilson(right, len(answers), LEVEL) if is_drawn else (math.nan, math.nan)
     return {
         "length": length,
-        "prompts": prompts,
-        "asked": len(rows),
+        "prompts": int(rows["seed"].nunique()),
+        "asked": len(answers),
         "right": right,
-        "wrong": int((rows["kind"].eq(HAS_ANSWER) & ~rows["correct"]).sum()),
-        "content_right": int(rows["content_correct"].sum()),
-        "content_read": int(rows["content_correct"].notna().sum()),
-        "accuracy": right / len(rows) if len(rows) else math.nan,
+        "wrong": int((answers["kind"].eq(HAS_ANSWER) & ~answers["correct"]).sum()),
+        "content_right": int(answers["content_correct"].sum()),
+        "content_read": int(answers["content_correct"].notna().sum()),
+        "accuracy": right / len(answers) if len(answers) else math.nan,
         "wilson_low": low,
         "wilson_high": high,
-        "something_else": int(rows["kind"].eq(SOMETHING_ELSE).sum()),
-        "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
-        "unanswered": unanswered,
-        "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
+        "something_else": int(answers["kind"].eq(SOMETHING_ELSE).sum()),
+        "cut_off": int(answers["kind"].eq(CUT_OFF).sum()),
+        "unanswered": len(rows) - len(answers),
+        "mean_absolute_error": float(answers["absolute_error"].astype(float).mean()),
         "log_probability": float(log_probability.mean(skipna=False)),
         "probability": float(log_probability.map(math.exp).mean(skipna=False)),
-        "active": int(rows["status"].eq("active").sum()),
-        "within_training": within,
+        "active": int(answers["status"].eq("active").sum()),
+        "within_training": rows["within_training"].iloc[0],
     }
 
 

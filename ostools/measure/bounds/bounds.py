@@ -29,7 +29,9 @@ from ostools.measure.bounds.variants import (
     NORM,
     USUAL,
     MlpNorm,
+    RowFold,
     Variant,
+    WindowedFold,
     checked_variants,
     undescribed,
     variant_named,
@@ -204,7 +206,10 @@ def _fold(
     """One forward pass, then the blocks, last first, through every variant at once."""
     with torch.no_grad(), float32_products():
         run = forward(model, tokens.ids)
-        folds = {name: variant_named(name).fold(run) for name in names}
+        folds = {
+            form.name: WindowedFold(run, form.window) if form.window else RowFold(form, run)
+            for form in map(variant_named, names)
+        }
         for block in run.blocks():
             blocks_done = int(model.cfg.n_layers) - block.layer
             if mlp_norm == "product":

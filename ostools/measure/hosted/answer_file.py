@@ -86,8 +86,8 @@ class Hosted:
     answer_by_id: Mapping[str, AnswerRow]
     settings: Mapping[str, object]
 
-    def only(self, expected_questions: Sequence[Question]) -> Sequence[Question]:
-        """Return `expected_questions`. Raises `InputError` where others were asked."""
+    def only(self, expected_questions: Sequence[Question]) -> None:
+        """Raise `InputError` where other questions were asked."""
         ids, expected_ids = (
             {question.id for question in listed} for listed in (self.questions, expected_questions)
         )
@@ -96,10 +96,8 @@ class Hosted:
                 f"expected answers to the {len(expected_ids)} questions of this table, found "
                 f"answers to others: {len(ids - expected_ids)} too many, "
                 f"{len(expected_ids - ids)} not asked, such as {min(ids ^ expected_ids)!r}; ask "
-                "for "
-                "the same lengths and seeds"
+                "for the same lengths and seeds"
             )
-        return expected_questions
 
     def part(self, questions: Sequence[Question]) -> Hosted:
         """Return these of its questions, with their answers."""

@@ -114,7 +114,7 @@ def measured(
         model, start, linearisations, layers, chunk=plan.chunk, keeps_graph=plan.keeps_graph
     ) as linear:
         for name, part in with_progress(linearisations, progress):
-            linear.holding.follow(FROZEN_PARTS[name])
+            linear.holding.followed = FROZEN_PARTS[name]
             norms, claims[name], runs[name] = _norms(plan.method, linear, row, part, **how)
             require_norms(name, norms["frobenius_norm"])
             columns = {"linearisation": name, "layer": at_layer, "method": plan.method, **norms}

@@ -128,8 +128,8 @@ class SketchedNorms:
     and their `rows` q^T J_i, which the checks read.
 
     `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with
-    the confidence asked for, nominally, a token at a time: for one statement about all n tokens ask
-    for 1 - (1 - confidence) / n. `operator_lower` <= ||J_i||_2 always (up to rounding).
+    95% confidence, nominally, a token at a time and not of all tokens at once. `operator_lower` <=
+    ||J_i||_2 always (up to rounding).
     `half_widths`: of the intervals over their estimates, where these are not 0, after `rows_seen`
     rows.
     """
@@ -164,7 +164,6 @@ def sketched(
     *,
     cotangents: int | None = None,
     accuracy: float = ACCURACY,
-    confidence: float = CONFIDENCE,
     progress: Progress | None = None,
 ) -> SketchedNorms:
     """||J_i||_F of every Jacobian, from rows q^T J_i of random orthonormal q, the same for all
@@ -173,14 +172,14 @@ def sketched(
     After `cotangents` rows; None: after as many as it takes until the half-width of the median
     interval is at most `accuracy` of its estimate, or after all d_model rows, and the norms are
     exact. The rows are then doubled: 16, 32, 64, ... Looking again must not cost coverage. A look's
-    intervals may miss with half of the level that the looks before it left of 1 - confidence. The
+    intervals may miss with half of the level that the looks before it left of 5%. The
     probability that any look misses is at most the sum, and so is that of the look at which it
     stops.
     """
     d_model = like.shape[-1]
     count = min(d_model, _FIRST if cotangents is None else cotangents)
     expected = count if cotangents is not None else min(d_model, 4 * count)
-    remaining_risk = 1.0 - confidence
+    remaining_risk = 1.0 - CONFIDENCE
     used_rows = [orthonormal_rows(min(count, BATCH), d_model, generator)]
     rows = pull(used_rows[0].to(like), part_of(progress, 0, len(used_rows[0]), expected))
     sketch = Sketch.of(rows)

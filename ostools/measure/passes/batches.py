@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, cast
 
 import torch
@@ -113,19 +114,18 @@ def _obstacle(model: TransformerBridge) -> str:
 
 
 def shared_prefix(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], keep: int = 1, steps: int = 0
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], steps: int = 0
 ) -> int:
-    """Number of first tokens that all prompts share, but for the last `keep` of each; 0 where
-    reading them once may do harm.
+    """Number of first tokens that all prompts share, but for the last one of each; 0 where reading
+    them once may do harm.
 
     The padding then stands behind the prefix. That is harmless where padding is (`padding`), and
     where no window slides within the prompts and the `steps` tokens after them: a window counts the
     padding too. Prompts of one length share it in 16 bits as well: no sum is longer than by itself.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-    most = max(shortest - keep, 0)
-    starts = zip(*(ids[:most] for ids in prompts), strict=True)
-    alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
+    starts = zip(*(ids[: shortest - 1] for ids in prompts), strict=True)
+    alike = len(list(takewhile(lambda tokens: len(set(tokens)) == 1, starts)))
     if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _obstacle(model):
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())
@@ -153,19 +153,17 @@ def batches(
     than the `steps` of another batch would take.
     """
     index_groups: list[list[int]] = []
+    batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
-        length = lengths[index]
-        if index_groups:
-            batch = index_groups[-1]
-            shortest = lengths[batch[0]]
-            padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
-            little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
-            alike = length == shortest or (padded and little_padding)
-            fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
-            if alike and fits:
-                batch.append(index)
-                continue
-        index_groups.append([index])
+        length, shortest = lengths[index], lengths[batch[0] if batch else index]
+        padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
+        little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
+        alike = length == shortest or (padded and little_padding)
+        fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
+        if not (batch and alike and fits):
+            batch = []
+            index_groups.append(batch)
+        batch.append(index)
     return index_groups
 
 

@@ -22,6 +22,7 @@ not counted in `AGREES`.
 OUTCOMES = (AGREES, BY_CONSTRUCTION, DISAGREES, UNTESTED)
 LEVEL = 0.05
 """The level of every test."""
+UNDECIDED = ": undecided"
 FIT_FROM = 16
 """Shortest length of a curve to which a law is fitted."""
 
@@ -85,8 +86,9 @@ class PaperClaim:
         return verdict
 
 
-def decide(agrees: bool, sentence: str) -> Verdict:
-    """A verdict that the data decide."""
+def decide(agrees: bool, sentence: str, decided: object = True, why_not: str = "") -> Verdict:
+    """A verdict, where the data decide: else `UntestedError` with the sentence and `why_not`."""
+    require_data(decided, sentence + why_not)
     return Verdict(AGREES if agrees else DISAGREES, sentence)
 
 
@@ -107,8 +109,7 @@ def first_is_better(
         f"of {len(pairs)} questions, {only_first} are right only {ways[0]}, and {only_second} are "
         f"right only {ways[1]} (p = {number(p)}, exact)"
     )
-    require_data(p <= LEVEL, f"{sentence}: undecided")
-    return decide(only_first > only_second, sentence)
+    return decide(only_first > only_second, sentence, p <= LEVEL, UNDECIDED)
 
 
 def above_zero(
@@ -121,8 +122,7 @@ def above_zero(
     sentence = (
         f"{quantity}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
     )
-    require_data(not low <= 0 <= high, f"{sentence}: undecided")
-    return decide(low > 0, sentence)
+    return decide(low > 0, sentence, not low <= 0 <= high, UNDECIDED)
 
 
 def all_vanish(curves: Mapping[str, Column], floors: Mapping[str, float], quantity: str) -> Verdict:
@@ -142,9 +142,9 @@ def all_vanish(curves: Mapping[str, Column], floors: Mapping[str, float], quanti
         f"{quantity}, from n = {FIT_FROM} on: falls by a law without a level in {sum(falling)} of "
         f"{len(curves)} ({'; '.join(map(_fit_words, fits, fits.values()))})"
     )
-    is_decided = len(falling) == len(curves) or not all(falling)
-    require_data(falling and is_decided, f"{sentence}: curves that cannot be fitted leave it open")
-    return decide(all(falling), sentence)
+    is_decided = falling and (len(falling) == len(curves) or not all(falling))
+    why_not = ": curves that cannot be fitted leave it open"
+    return decide(all(falling), sentence, is_decided, why_not)
 
 
 def _fit_words(name: str, fit: Decay) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 
@@ -14,7 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.paper.claims import answers, collapse, squashing, statements
 from ostools.paper.claims.claim import OUTCOMES, PaperClaim, ResultsByPart
 from ostools.paper.drawn_result import PaperResult
-from ostools.results import Frame, Result, frame_of
+from ostools.results import Frame, Result, TableHead, frame_of
 
 CLAIMS: tuple[PaperClaim, ...] = (
     *answers.CLAIMS,
@@ -38,6 +39,8 @@ class Reproduction(PaperResult):
     `results`: the measurements of each part, by their names. `refused`: why a part could not be
     measured. `seconds`: what each part took when it was measured. `page`: the HTML report.
     """
+
+    tables: ClassVar = (TableHead(columns="claim place outcome measured"),)
 
     results: Mapping[str, Mapping[str, Result]]
     refused: Mapping[str, str]

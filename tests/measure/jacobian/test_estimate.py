@@ -94,9 +94,9 @@ def test_all_looks_together_spend_one_minus_confidence(
     monkeypatch.setattr(
         Sketch, "trace_interval", lambda self, level: spent.append(level) or interval(self, level)
     )
-    estimates_of(low_rank(), accuracy=error, confidence=0.9)
+    estimates_of(low_rank(), accuracy=error)
     assert len(spent) == looks
-    assert spent == pytest.approx([0.05, 0.025, 0.025][:looks])
+    assert spent == pytest.approx([0.025, 0.0125, 0.0125][:looks])
 
 
 def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> None:
