@@ -100,7 +100,7 @@ class FailureStage(Result):
     probes: Decodability
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.components import failure_stage_chart
+        from ostools.reporting.charts.answers import failure_stage_chart
 
         return failure_stage_chart(self)
 
