@@ -178,7 +178,8 @@ def _drawn_model(
     with _undrawn_is_nan(), no_init_weights():
         exact = built(config, family, torch.float32)
     for name in exact.all_tied_weights_keys:
-        exact.get_parameter(name)._is_hf_initialized = True  # pyright: ignore[reportAttributeAccessIssue]
+        tied_weight: Any = exact.get_parameter(name)
+        tied_weight._is_hf_initialized = True
     with _DrawnInFloat64():
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
         exact.initialize_weights()

@@ -12,8 +12,7 @@ from starlette.testclient import TestClient
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.explorer.app import answer, application
-from ostools.explorer.runs import Runs
+from ostools.explorer.app import Runs, answer, application
 from ostools.explorer.views import VIEWS, ViewRequest
 from ostools.models import load_model
 

@@ -26,7 +26,6 @@ from ostools.measure.position import (
     ANSWER,
     Position,
     ReadPrompt,
-    checked_position,
     read_at,
     require_prompt_end,
 )
@@ -207,7 +206,7 @@ def as_pairs(
     model: TransformerBridge,
     task: CollapseTask | Task | Prompt | str,
     mitigation: Mitigation | None,
-    position: str | None,
+    position: Position | None,
     encoding: EncodingOptions,
 ) -> CollapseTask:
     """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in
@@ -221,7 +220,7 @@ def as_pairs(
     elif isinstance(task, str):
         task = tasks.pairs_or_task(task)
     if isinstance(task, Task):
-        return RenderedPairs(model, task, mitigation, checked_position(position), encoding)
+        return RenderedPairs(model, task, mitigation, position or ANSWER, encoding)
     require_prompt_end(position, f"{task.name}, whose end is compared")
     if encoding.get("chat"):
         raise InputError(

@@ -293,15 +293,19 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
         NOT_READ: float((~correct & right).mean()),
         UNDECODABLE: float((~correct & ~right).mean()),
     }
-    most, decoded = max(shares.values()), float(right.mean()) if is_tested else np.nan
-    if shares[READ] == most:
-        verdict, reason = READ, ""
-    elif is_tested and best["finding"] == DECODABLE and shares[NOT_READ] == most:
-        verdict, reason = (UNDECIDED, as_good) if as_good else (NOT_READ, "")
+    decoded, largest = float(right.mean()) if is_tested else np.nan, max(shares.values())
+    reason = ""
+    if shares[READ] == largest:
+        verdict = READ
+    elif is_tested and best["finding"] == DECODABLE and shares[NOT_READ] == largest:
+        verdict, reason = UNDECIDED if as_good else NOT_READ, as_good
     elif hidden:
-        verdict, reason = _hidden_verdict(decoded)
+        verdict = SAME_VECTOR
+        if decoded > 0.5:  # not so where no probe was tested: NaN
+            share, verdict = f"{decoded:.0%} of the prompts", UNDECIDED
+            reason = f"the pair is below the noise, but the probe is right on {share}"
     else:
-        verdict, reason = UNDECODABLE if is_tested else UNTESTED, ""
+        verdict = UNDECODABLE if is_tested else UNTESTED
     if not is_tested:
         shares |= {NOT_READ: np.nan, UNDECODABLE: np.nan}
     return {
@@ -313,11 +317,3 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
         "verdict": verdict,
         "reason": reason,
     }
-
-
-def _hidden_verdict(decoded: float) -> tuple[str, str]:
-    """Verdict on a pair below the noise, and why it is none. `decoded`: NaN where not tested."""
-    if decoded > 0.5:
-        share = f"{decoded:.0%} of the prompts"
-        return UNDECIDED, f"the pair is below the noise, but the probe is right on {share}"
-    return SAME_VECTOR, ""

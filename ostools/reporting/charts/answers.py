@@ -18,7 +18,7 @@ from ostools.reporting.findings.answers import (
     task_of,
 )
 from ostools.reporting.forms import BAND, Encoding, Marks, curve, looks_by_name
-from ostools.reporting.style import axes, draw, notebook, theme
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Column, Frame, Looks, frame_of
 
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
@@ -199,7 +199,7 @@ def right_chart(results: Sequence[Evaluation], width: int, height: int) -> Chart
     )
     dotted = draw.rows(shares).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
     constant = dotted.encode(y="value:Q", color=hue)
-    return notebook.themed(draw.panel([constant, *marks], width, height))
+    return draw.panel([constant, *marks], width, height)
 
 
 def _constant_share(result: Evaluation) -> float:

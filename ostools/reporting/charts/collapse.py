@@ -21,7 +21,7 @@ from ostools.reporting.findings.collapse import (
     vectors_at,
 )
 from ostools.reporting.forms import BAND, Marks, curve, log_rows, panel_grid
-from ostools.reporting.style import axes, draw, notebook, theme
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Column, Frame, Looks, frame_of
 
 WIDTH, HEIGHT, LINE = 240, 190, 13
@@ -234,4 +234,4 @@ def distance_chart(result: Collapse, dtype: str, width: int, height: int) -> Cha
     x = axes.length_axis(rows["length"], "items of the sequence")
     marks = strips(ranges, hue) + marked_limits(model_limits(result))
     marks += curve(rows, x, y, hue, width=0, points=6)
-    return notebook.themed(draw.panel(marks, width, height))
+    return draw.panel(marks, width, height)

@@ -30,7 +30,7 @@ from ostools.reporting.forms import (
     token_labels,
     token_rows,
 )
-from ostools.reporting.style import axes, draw, notebook, theme
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, Looks, frame_of
 
 
@@ -170,8 +170,7 @@ def position_chart(result: PositionEffect) -> Chart:
 
 def position_layers(result: PositionEffect, width: int, height: int) -> Chart:
     """The same without a title, in a size."""
-    panel = _position_panel(result, "position in the text", "norm / middle", width, height)
-    return notebook.themed(panel)
+    return _position_panel(result, "position in the text", "norm / middle", width, height)
 
 
 def _position_panel(

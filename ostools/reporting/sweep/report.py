@@ -139,9 +139,8 @@ def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Sectio
         for section in sections  # the first sentence of each
         for part in [part for part in section.parts if part.findings][:1]
     ]
-    failures = [cell.failure for cell in sweep.of("failed") if cell.failure is not None]
-    rows = [[failure.cell, failure.error] for failure in failures[:MOST_LISTED]]
-    failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], rows)
+    failures = [[str(cell.keyed_cell.cell), cell.failure] for cell in sweep.of("failed")]
+    failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], failures[:MOST_LISTED])
     again = "`ostools sweep run` with --retry-failed tries them again."
     missing = [str(cell.keyed_cell.cell) for cell in sweep.of("missing")]
     how = (

@@ -137,7 +137,7 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(
     monkeypatch.setattr(
         last_tokens.PrefixTree,
         "visible",
-        lambda tree, group: torch.ones_like(true_mask(tree, group)),
+        lambda tree, nodes: torch.ones_like(true_mask(tree, nodes)),
     )
     found = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
     assert found.provenance.parameters["route"] == "loop"
