@@ -108,12 +108,12 @@ def head_scores(
     is_one = isinstance(prompts, str | Prompt | Question)
     listed = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
     mitigated = MitigatedPrompts.of("head_scores", model, listed, mitigation, PROMPT_END)
-    asked = [
+    inputs = [
         read.task_prompt if read else raw
         for raw, read in zip(listed, mitigated.questions, strict=True)
     ]
     parameters = {
-        "prompts": [getattr(raw, "text", raw) for raw in asked],
+        "prompts": [getattr(raw, "text", raw) for raw in inputs],
         "threshold": SINK,
         **mitigated.provenance_entry,
         **_in_common([prompt.provenance for prompt in mitigated.prompts]),
@@ -122,7 +122,7 @@ def head_scores(
     provenance = Provenance.collect(model, ids, **parameters)
     tables: list[pd.DataFrame] = []
     with mitigated.acting(model):
-        for index, (raw, prompt) in enumerate(zip(asked, mitigated.prompts, strict=True)):
+        for index, (raw, prompt) in enumerate(zip(inputs, mitigated.prompts, strict=True)):
             is_question = isinstance(raw, TaskPrompt)
             carriers = carrier_positions(model, raw) if is_question else ()
             scores = pattern_scores(model, prompt, carriers)
