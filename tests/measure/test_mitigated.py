@@ -196,14 +196,18 @@ def test_a_chat_has_its_message_rewritten_and_tokens_alone_are_refused() -> None
         ost.sensitivity(model, TEXT, mitigation="hnt")
 
 
-def test_a_question_is_posed_under_a_rewrite_before() -> None:
+def test_scores_of_a_question_are_those_of_the_question_posed_under_the_mitigation() -> None:
     model = model_of()
     posed = render_prompt(model, AppendixTask("copy-last"), 4)
     found = ost.measure.head_scores(model, posed, mitigation=SlidingWindow(9))
+    assert found.frame["last_to_carriers"].notna().all()
     with SlidingWindow(9).hooks(model):
         require_equal(found, ost.measure.head_scores(model, posed))
-    with pytest.raises(ost.InputError, match="pose it under the mitigation"):
-        ost.measure.head_scores(model, posed, mitigation=Hint())
+    hinted = render_prompt(model, AppendixTask("copy-last"), 4, mitigation=Hint())
+    require_equal(
+        ost.measure.head_scores(model, posed, mitigation=Hint()),
+        ost.measure.head_scores(model, hinted),
+    )
 
 
 def test_the_next_token_is_predicted_under_one_mitigation_not_under_two(embedded) -> None:

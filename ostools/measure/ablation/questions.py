@@ -25,7 +25,7 @@ from ostools.ground import InputError, TransformerBridge, checked_list
 from ostools.hooks import Edge, Head, Sublayer
 from ostools.measure.answers.probability import line_ends
 from ostools.measure.passes.output import logit_ids
-from ostools.measure.position import answer_text, line_ids, read_at
+from ostools.measure.position import ANSWER, PROMPT_END, answer_text, line_ids, read_at
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.tokens import fitted
@@ -213,14 +213,10 @@ def _measure(
 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
-    if prefilled:
-        read = read_at(model, task_prompt)
-        ids, answer = read.ids, read.answer
-    else:
-        ids = tuple(task_prompt.prompt.ids.tolist())
-        answer = line_ids(model, task_prompt.prompt, answer_text(task_prompt))
-    Prompt.from_ids(model, (*ids, *answer))  # refused here where it is longer than the context
-    return _tensor(model, ids), _tensor(model, answer)
+    read = read_at(model, task_prompt, ANSWER if prefilled else PROMPT_END)
+    answer = read.answer or line_ids(model, task_prompt.prompt, answer_text(task_prompt))
+    Prompt.from_ids(model, (*read.ids, *answer))  # refused here where it is beyond the context
+    return _tensor(model, read.ids), _tensor(model, answer)
 
 
 def _tensor(model: TransformerBridge, ids: Sequence[int]) -> Ids:

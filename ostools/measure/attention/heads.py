@@ -21,7 +21,8 @@ from ostools.hooks.register import hidden
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import captured_pass
-from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_question
+from ostools.measure.position import PROMPT_END
+from ostools.measure.task_prompt import TaskPrompt, carrier_positions
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.chat import TEXT
@@ -99,32 +100,32 @@ def head_scores(
             tokens that carry its answer.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
             rewrites, and the patterns are those under its hooks. It has to change every prompt, or
-            a logit of it, or it is refused. A question is posed under its mitigation before it
-            comes here.
+            a logit of it, or it is refused.
 
     Raises `InputError` for an empty list, a prompt of one token, and patterns that are not
     finite.
     """
     is_one = isinstance(prompts, str | Prompt | Question)
     listed = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
-    raw_prompts = [
-        render_question(model, prompt) if isinstance(prompt, Question) else prompt
-        for prompt in listed
+    mitigated = MitigatedPrompts.of("head_scores", model, listed, mitigation, PROMPT_END)
+    inputs = [
+        read.task_prompt if read else raw
+        for raw, read in zip(listed, mitigated.questions, strict=True)
     ]
-    texts = [raw.prompt if isinstance(raw, TaskPrompt) else raw for raw in raw_prompts]
-    mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
     parameters = {
-        "prompts": [getattr(raw, "text", raw) for raw in raw_prompts],
+        "prompts": [getattr(raw, "text", raw) for raw in inputs],
         "threshold": SINK,
         **mitigated.provenance_entry,
         **_in_common([prompt.provenance for prompt in mitigated.prompts]),
     }
-    ids = tuple(mitigated.prompt.ids.tolist()) if len(texts) == 1 else None
+    ids = tuple(mitigated.prompt.ids.tolist()) if len(listed) == 1 else None
     provenance = Provenance.collect(model, ids, **parameters)
     tables: list[pd.DataFrame] = []
     with mitigated.acting(model):
-        for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True)):
-            scores = pattern_scores(model, prompt, _carriers(model, raw, prompt))
+        for index, (raw, prompt) in enumerate(zip(inputs, mitigated.prompts, strict=True)):
+            is_question = isinstance(raw, TaskPrompt)
+            carriers = carrier_positions(model, raw) if is_question else ()
+            scores = pattern_scores(model, prompt, carriers)
             tables.append(_table(prompt, scores).assign(prompt=index))
     frame: Frame = pd.concat(tables, ignore_index=True).astype({"first_origin": "str"})
     names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
@@ -148,30 +149,17 @@ def _in_common(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:
     }
 
 
-def _carriers(
-    model: TransformerBridge, raw_prompt: str | Prompt | TaskPrompt, prompt: Prompt
-) -> tuple[int, ...]:
-    """Positions of the tokens that carry a question's answer; none of another prompt."""
+def pattern_scores(
+    model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]
+) -> dict[str, PerHead]:
+    """Every score; what softmax is taken of says how many keys a query may see. `carriers`: the
+    positions of the tokens that carry a question's answer.
+    """
     if len(prompt.ids) < 2:
         raise InputError(
             "head_scores: expected a prompt of at least two tokens, found one: the first has no "
             "other to see"
         )
-    if not isinstance(raw_prompt, TaskPrompt):
-        return ()
-    if prompt.ids.tolist() != raw_prompt.prompt.ids.tolist():
-        raise InputError(
-            "head_scores: a question knows the carriers of its own text, which this mitigation "
-            "rewrites: pose it under the "
-            "mitigation, and give here only one with hooks"
-        )
-    return carrier_positions(model, raw_prompt)
-
-
-def pattern_scores(
-    model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]
-) -> dict[str, PerHead]:
-    """Every score; what softmax is taken of says how many keys a query may see."""
     text = tuple(place for place, origin in enumerate(prompt.origins or ()) if origin == TEXT)
 
     def room(scores: Tensor, layer: int | None) -> Tensor:

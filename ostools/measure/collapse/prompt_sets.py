@@ -56,11 +56,11 @@ class ModelEncoder:
         first text, and for text that becomes a control or unknown token in the others."""
         tokenizer = tokenizer_of(self.model)
         # `encode` is too slow for every text, and refuses what can be wrong in one.
-        known = encode(self.model, texts[0], bos=self.bos).ids.tolist()
+        of_first = encode(self.model, texts[0], bos=self.bos).ids.tolist()
         id_rows = token_ids_of_each(
             tokenizer, texts, add_special_tokens=False, split_special_tokens=True
         )
-        for index in set().union(*map(set, id_rows)) - set(known):
+        for index in set().union(*map(set, id_rows)) - set(of_first):
             if index in control_ids(tokenizer):
                 raise InputError(
                     "expected items that the tokenizer knows, found that it makes "

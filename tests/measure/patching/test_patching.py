@@ -106,6 +106,7 @@ def test_against_the_patching_of_transformer_lens(family: Family, what: Any) -> 
         model, torch.tensor([CORRUPT]), cache, lambda logits: logits[0, -1, 7] - logits[0, -1, 9]
     )
     frame = patched(model, what=what, layers=[0, 1])
+    assert frame["position"].isna().all() == (what == "heads")
     rows = frame.query("direction == 'denoising' and quantity == 'logit_difference'")
     assert rows["patched"].to_numpy() == pytest.approx(expected.flatten().numpy(), abs=1e-4)
 
