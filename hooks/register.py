@@ -254,7 +254,7 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     edits = [
         edit
         for name, module in model.named_modules()
-        if any(_registries(module)) or getattr(module, "fwd_hooks", ())
+        if any(_registries(module))
         for edit in _edits_at(name, module)
     ]
     if any(getattr(torch_module, name) for name in _OF_EVERY_MODULE):

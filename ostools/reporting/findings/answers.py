@@ -9,7 +9,7 @@ from typing import Any
 
 from ostools.ground.words import number, runs
 from ostools.measure import AnswerDifference, Decodability, Evaluation, FailureStage
-from ostools.measure.answers.paired import FIRST_BETTER, SECOND_BETTER
+from ostools.measure.answers.result import FIRST_BETTER, SECOND_BETTER
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
 from ostools.measure.probes.failure_stage import VERDICTS, best_probe, untrained_as_good
 from ostools.measure.probes.scores import DECODABLE, TESTS

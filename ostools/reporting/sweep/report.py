@@ -139,9 +139,8 @@ def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Sectio
         for part in [part for part in section.parts if part.findings][:1]
     ]
     lines = [Headline(f"{_count(sweep)}.", "", "", ""), *first_sentences]
-    failures = [cell.failure for cell in sweep.of("failed") if cell.failure is not None]
-    rows = [[failure.cell, failure.error] for failure in failures[:MOST_LISTED]]
-    failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], rows)
+    failures = [[str(cell.keyed_cell.cell), cell.failure] for cell in sweep.of("failed")]
+    failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], failures[:MOST_LISTED])
     missing = [str(cell.keyed_cell.cell) for cell in sweep.of("missing")]
     parts = [Part(headlines=lines, tables=[_cells(sweep)])]
     if failures:
