@@ -276,7 +276,7 @@ SQUARE: Looks = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 
 """A legend of bars."""
 
 
-def rules(rows: Frame, x: alt.X, hue: Encoding, width: float = 1.2) -> Marks:
+def rules(rows: Frame, x: alt.X, hue: Encoding, width: float | int = 1.2) -> Marks:
     """The marks: a rule from `low` to `high` at each row's x, where it has both."""
     rows = rows.dropna(subset=["low", "high"])
     if rows.empty:
