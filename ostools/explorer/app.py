@@ -304,8 +304,8 @@ async def _run(runs: Runs, request: Request) -> Response:
                 return JSONResponse({})
             view_request = quicker
         draws = sent.get("chart") is not False
-        answered = await runs.answer_to(view_request, request.is_disconnected, draws=draws)
-        return JSONResponse(answered)
+        values = await runs.answer_to(view_request, request.is_disconnected, draws=draws)
+        return JSONResponse(values)
     except (InputError, MitigationError, HookError) as error:
         return JSONResponse({"error": str(error)}, status_code=400)
     except (Stopped, ClientDisconnect):

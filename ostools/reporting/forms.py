@@ -169,7 +169,7 @@ def profile(
     """
     tokens, aside = token_labels(frame), draw.template_positions(frame)
     rows = _as_wide_as_a_token(rows)
-    x = axes.token_axis(tokens, "start", 0.5, aside)
+    x = axes.token_axis(tokens, "start", aside)
     looks: Looks = {"x": x if last else axes.quiet(x), "x2": "end:Q", "color": hue}
     marks = [
         base.mark_rect(opacity=opacity).encode(y=alt.Y(low, **y), y2=high, **looks)
@@ -178,7 +178,7 @@ def profile(
     levels = draw.rows(rows).encode(y=alt.Y(_value(rows), **y), **looks)
     levels = levels.encode(tooltip=draw.tooltips(rows))
     marks.append(levels.mark_rule(strokeWidth=2).encode(strokeDash=dash or alt.Undefined))
-    middles = axes.token_axis(tokens, "position", 0.5, aside)
+    middles = axes.token_axis(tokens, "position", aside)
     marks = _with_zeros(marks, levels.encode(x=middles, x2=alt.Undefined), rows)
     return draw.mark_template(
         draw.panel([*marks, *further_marks], TOKENS_WIDTH, height, title), aside
@@ -191,14 +191,14 @@ def token_bars(
     """One panel: bars from `low` to `high` at each token, with a line at 0; the signed parts of a
     sum. `numbered`: rows whose `value` stands at the end of their bar."""
     base = draw.rows(_as_wide_as_a_token(rows)).mark_rect()
-    base = base.encode(x=axes.token_axis(tokens, "start", 0.5), x2="end:Q", color=hue)
+    base = base.encode(x=axes.token_axis(tokens, "start"), x2="end:Q", color=hue)
     up = alt.Y("low:Q", title=title)
     marks = [base.encode(y=up, y2="high:Q", tooltip=draw.tooltips(rows))]
     if numbered is not None and len(numbered):
         number = alt.Text("value:Q", format="+.3g")
         side: Looks = {"dy": alt.expr("datum.high > 0 ? -7 : 9"), "fontWeight": "bold"}
         numbers = draw.rows(numbered).mark_text(**side).encode(y="high:Q", text=number)
-        marks.append(numbers.encode(x=axes.token_axis(tokens, "position", 0.5)))
+        marks.append(numbers.encode(x=axes.token_axis(tokens, "position")))
     return draw.panel([*marks, *draw.line_at("y", "low", 0.0, dash=[1, 0])], TOKENS_WIDTH, 260)
 
 
@@ -276,7 +276,7 @@ SQUARE: Looks = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 
 """A legend of bars."""
 
 
-def rules(rows: Frame, x: alt.X, hue: Encoding, width: float = 1.2) -> Marks:
+def rules(rows: Frame, x: alt.X, hue: Encoding, width: float | int = 1.2) -> Marks:
     """The marks: a rule from `low` to `high` at each row's x, where it has both."""
     rows = rows.dropna(subset=["low", "high"])
     if rows.empty:

@@ -74,9 +74,12 @@ def _arithmetic() -> dict[str, object]:
     attention's scores in 16 bits, where the dtype's name has no "-eager"."""
     import torch
 
-    kernels = torch.backends.cpu.get_cpu_capability()
-    order = {"threads": torch.get_num_threads(), "kernels": kernels, "agrees_within": AGREES_WITHIN}
-    return {**order, "scores_in_16_bits": "float32"}
+    return {
+        "threads": torch.get_num_threads(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+        "agrees_within": AGREES_WITHIN,
+        "scores_in_16_bits": "float32",
+    }
 
 
 @dataclass(frozen=True)

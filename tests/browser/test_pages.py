@@ -17,7 +17,6 @@ from tests.reporting.every import EVERY
 pytestmark = pytest.mark.slow
 
 PALE = {
-    "Flow": "mark-rule role-mark layer_0",  # ink is the quantity: what is pale is little
     "HeadScores": "mark-rect role-mark",  # cells of a colour scale, with their numbers in them
     "Ablation": "mark-rect role-mark",
     "Attention": "mark-rect role-mark",

@@ -119,7 +119,7 @@ def attention_chart(attention: Attention) -> Chart:
     # Whole pixels a cell: else light seams show between them.
     width = max(count * (_WIDTH // count), min(count, _WIDTH))
     height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
-    x = axes.token_axis([*map(short_word, attention.tokens)], "start", 0.5, aside)
+    x = axes.token_axis([*map(short_word, attention.tokens)], "start", aside)
     words = alt.Axis(labelOverlap=True, ticks=False)
     y = alt.Y("head:N", sort=heads, title="layer.head", axis=words)
     data = data.assign(start=data["start"] - 0.5, end=data["end"] - 0.5)
@@ -193,8 +193,11 @@ def interactive_view(attention: Attention, element: str) -> Part:
         min_value=0.0,
         positive_color=theme.colour("full"),
     )
-    label = "Interactive attention patterns, drawn by circuitsvis"
-    view = ScriptView(element, label, Script(_script(heads_html.local_src, element), "module"))
+    view = ScriptView(
+        element,
+        "Interactive attention patterns, drawn by circuitsvis",
+        Script(_script(heads_html.local_src, element), "module"),
+    )
     return Part("Head by head", notes=[notes], view=view)
 
 

@@ -53,7 +53,7 @@ def profile_chart(result: Profile) -> Chart:
     thirds = _thirds(shapes, frame[frame["linearisation"] == names[0]], part)
     if len(thirds):
         heading = f"Thick: geometric mean of each third, {of}"
-        x = axes.token_axis(token_labels(frame), margin=0.5, aside=aside)
+        x = axes.token_axis(token_labels(frame), aside=aside)
         thick = draw.rows(thirds).mark_rule(strokeWidth=4, opacity=0.5)
         ends: Looks = {"x2": "to:Q", "y": alt.Y("mean:Q", **y), "color": hue}
         segments = [thick.encode(x=x, tooltip=draw.tooltips(thirds), **ends)]

@@ -83,7 +83,7 @@ def layers_chart(result: Sensitivity) -> Chart:
     symbol, words = theme.differentiated(result.provenance.parameters)
     colour = log_colour(positive["value"], norm_named(norm, symbol))
     height = max(90, min(22 * frame["layer"].nunique(), 480))
-    across = axes.token_axis(token_labels(frame), "start", 0.5, aside)
+    across = axes.token_axis(token_labels(frame), "start", aside)
     names = list(dict.fromkeys(frame["linearisation"]))
     cells = token_rows(
         positive,

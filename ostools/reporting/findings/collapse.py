@@ -92,8 +92,7 @@ def tails(result: Collapse) -> Frame:
     rows = rows[rows["length"] >= rows["length"].quantile(0.75)]
     columns = ["float64_distance", "weight_shift", "noise", "pair_noise"]
     table = rows.groupby("dtype", sort=False)[columns].median().reset_index()
-    margin = map(ratio, table["float64_distance"], table["pair_noise"])
-    return table.assign(margin=list(margin))
+    return table.assign(margin=list(map(ratio, table["float64_distance"], table["pair_noise"])))
 
 
 def nearest_to_noise(results: Sequence[Collapse]) -> tuple[Collapse, Row] | None:

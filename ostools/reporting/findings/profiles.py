@@ -44,10 +44,9 @@ def bounds_findings(result: Bounds) -> list[str]:
     """Of each form its kind and its range over the text's tokens; whether a form that is no bound
     can be believed.
     """
-    table = frame_of(result)
     verdicts = dict(zip(result.beliefs["variant"], result.beliefs["words"], strict=True))
     sentences = []
-    for variant, profile in table.groupby("variant", sort=False):
+    for variant, profile in frame_of(result).groupby("variant", sort=False):
         rows = of_text(profile)
         top, low = rows.loc[rows["value"].idxmax()], rows.loc[rows["value"].idxmin()]
         kind = (
@@ -86,11 +85,10 @@ def prompts_findings(result: Sensitivities) -> list[str]:
 
 def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
     """The token that each reading of attention puts first."""
-    groups = frame_of(result).groupby("baseline", sort=False)
     return [
         f"{baseline}: {named_token(rows.loc[rows['value'].idxmax()])} is first, with "
         f"{float(rows['value'].max() / rows['value'].sum()):.1%} of the sum over all tokens."
-        for baseline, rows in groups
+        for baseline, rows in frame_of(result).groupby("baseline", sort=False)
     ][:MOST]
 
 

@@ -141,9 +141,8 @@ def _measure_position(run: Measuring) -> None:
 
 def _position_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
     """Of the longest passage, beside the untrained model where there is one."""
-    cotangents = plan.extent.cotangents
-    longest = PASSAGE_TOKENS + 2
-    alone = bytes_of(sensitivity, model, longest, method="sketch", cotangents=cotangents)
+    sketch = {"method": "sketch", "cotangents": plan.extent.cotangents}
+    alone = bytes_of(sensitivity, model, PASSAGE_TOKENS + 2, **sketch)
     yield bytes_with_untrained(alone, model.shape) if plan.extent.untrained else alone
 
 

@@ -121,15 +121,14 @@ def length_axis(
     padding: int = 0,
     *,
     log: bool | None = None,
-    last: int | None = None,
-    **axis: object,
+    **axis: Any,
 ) -> alt.X:
     """An axis of whole numbers: logarithmic where they span a factor of ten, with ticks at 1, 2, 5,
     10, ...
 
-    log, last: in place of that choice, and of the greatest length. axis: further properties.
+    log: in place of that choice. axis: further properties.
     """
-    first, last = int(lengths.min()), int(lengths.max()) if last is None else int(last)
+    first, last = int(lengths.min()), int(lengths.max())
     log = last >= 10 * first if log is None else bool(log)
     domain = [first, max(last, first + 1)]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False, padding=padding)
@@ -153,38 +152,32 @@ def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
 
 
 def token_axis(
-    tokens: Sequence[str],
-    field: str = "position",
-    margin: float = 0.0,
-    aside: Sequence[int | float] = (),
-    **axis: object,
+    tokens: Sequence[str], field: str = "position", aside: Sequence[int | float] = ()
 ) -> alt.X:
-    """The positions of a prompt, each with its token where there is room.
-
-    margin: on both sides, for marks that are wide. aside: tokens whose names are pale. axis:
-        further properties.
+    """The positions of a prompt, each with its token where there is room, and half a token more on
+    both sides. aside: tokens whose names are pale.
     """
     step = -(-len(tokens) // TOKENS_NAMED)
     places = list(range(len(tokens) - 1, -1, -step))[::-1]  # the last token always has its name
-    pale = {
+    pale: Any = {
         "condition": {"test": f"indexof({list(aside)}, datum.value) >= 0", "value": 0.5},
         "value": 1,
     }
-    looks: Looks = {
-        "grid": False,
-        "title": "token and its position i",
-        "values": places,
-        "labelAngle": -90,
-        "labelAlign": "right",
-        "labelExpr": lookup(places, [f"{tokens[place]} {place}" for place in places]),
-        "labelBaseline": "middle",
-        "labelOverlap": False,
-        "labelFontSize": 10,
-        "labelLimit": 0,
-    }
-    looks |= ({"labelOpacity": pale} if aside else {}) | axis
-    scale = alt.Scale(domain=[-margin, max(len(tokens) - 1, 1) + margin], nice=False)
-    return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(**looks))
+    axis = alt.Axis(
+        grid=False,
+        title="token and its position i",
+        values=places,
+        labelAngle=-90,
+        labelAlign="right",
+        labelExpr=lookup(places, [f"{tokens[place]} {place}" for place in places]),
+        labelBaseline="middle",
+        labelOverlap=False,
+        labelFontSize=10,
+        labelLimit=0,
+        labelOpacity=pale if aside else alt.Undefined,
+    )
+    scale = alt.Scale(domain=[-0.5, max(len(tokens) - 1, 1) + 0.5], nice=False)
+    return alt.X(f"{field}:Q", scale=scale, axis=axis)
 
 
 MANY_NAMES = 40
@@ -196,11 +189,10 @@ def names(
     channel: Any = alt.Y,
     title: str | Sequence[str] | None = None,
     field: str = "name",
-    **axis: object,
+    **axis: Any,
 ) -> Any:
     """An axis of names in this order."""
-    many = len(order) > MANY_NAMES
-    looks: Looks = {"ticks": False, "labelLimit": 0, "labelOverlap": many} | axis
+    looks = {"ticks": False, "labelLimit": 0, "labelOverlap": len(order) > MANY_NAMES} | axis
     scale = alt.Scale(domain=list(order))
     return channel(f"{field}:N", sort=list(order), scale=scale, title=title, axis=alt.Axis(**looks))
 

@@ -170,16 +170,22 @@ def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: object) 
     )
 
 
-def layer_hue(last: int, **legend: object) -> alt.Color:
+def layer_hue(last: int, **legend: Any) -> alt.Color:
     """The colour of each layer from 0 to `last`, from green through blue to red; about seven have
     their names.
     """
-    looks: Looks = {"title": "layer", "orient": "right", "type": "symbol", "columns": 1}
-    looks |= {"format": "d", "values": axes.whole_ticks(0, last)} | legend
     return alt.Color(
         "layer:Q",
         scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)),
-        legend=alt.Legend(**looks),
+        legend=alt.Legend(
+            title="layer",
+            orient="right",
+            type="symbol",
+            columns=1,
+            format="d",
+            values=axes.whole_ticks(0, last),
+            **legend,
+        ),
     )
 
 

@@ -160,14 +160,14 @@ def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Sectio
 
 def _cells(sweep: SweepReading) -> Table:
     """A row for each measurement, task and model: what was asked, and how many cells are there."""
-    asked = [(cell.keyed_cell.cell, cell.state) for cell in sweep.cells]
-    rows = [{**cell.columns, "lengths": cell.lengths, "state": state} for cell, state in asked]
+    states = [(cell.keyed_cell.cell, cell.state) for cell in sweep.cells]
+    rows = [{**cell.columns, "lengths": cell.lengths, "state": state} for cell, state in states]
     groups = pd.DataFrame(rows).groupby(["measurement", "task", "model"], sort=False)
     values = groups[["dtype", "mitigation", "seed"]]
     table = values.agg(lambda column: ", ".join(map(str, column.unique())))
     table["lengths"] = groups["lengths"].agg(lambda column: runs(sorted({*chain(*column)})))
-    states: Frame = groups["state"].value_counts().unstack(fill_value=0)
-    table = table.join(states.reindex(columns=list(STATES), fill_value=0))
+    counts: Frame = groups["state"].value_counts().unstack(fill_value=0)
+    table = table.join(counts.reindex(columns=list(STATES), fill_value=0))
     return frame_table("Cells, by what was asked", table.reset_index())
 
 
@@ -179,8 +179,11 @@ def _origin(sweep: SweepReading) -> Section:
         ("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet"),
         *(("versions", versions_of(versions)) for versions in origin["versions"]),
         *(
-            (str(each["measurement"]), ", ".join(f"{name} {value}" for name, value in each.items()))
-            for each in origin["measurements"]
+            (
+                str(options["measurement"]),
+                ", ".join(f"{name} {value}" for name, value in options.items()),
+            )
+            for options in origin["measurements"]
         ),
         *(("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]),
         ("code", ", ".join(map(str, origin["code"]))),
