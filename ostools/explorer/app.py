@@ -100,9 +100,12 @@ def _tokens(request: ViewRequest, result: Result) -> list[Values]:
 
 
 def _token(row: Mapping[Hashable, object], value: float, numbers: list[Values]) -> Values:
-    token = display_token(str(row["token"]))
-    values = {"value": _plain(value), "numbers": numbers}
-    return {"position": int(str(row["position"])), "token": token, **values}
+    return {
+        "position": int(str(row["position"])),
+        "token": display_token(str(row["token"])),
+        "value": _plain(value),
+        "numbers": numbers,
+    }
 
 
 def _norms(row: Mapping[Hashable, Any]) -> list[Values]:
@@ -269,7 +272,6 @@ class Guard:
 
 def application(runs: Runs, prompt: str) -> Guard:
     """The guarded application; `prompt`: what stands in the field at first."""
-    start = {**described(runs.model), "prompt": prompt}
     scripts = {f"/{path.name}": path.read_text("utf-8") for path in PAGE.glob("*.js")}
     scripts |= {"/draw.js": page.drawing().source, "/vega.js": page.library().source}
     texts = {path: (text, "text/javascript") for path, text in scripts.items()}
@@ -277,7 +279,7 @@ def application(runs: Runs, prompt: str) -> Guard:
     for style in (PAGE / "explorer.css", page.TEMPLATES / "style.css"):
         texts[f"/{style.name}"] = (style.read_text("utf-8"), "text/css")
     files = {path: Response(text, media_type=kind) for path, (text, kind) in texts.items()}
-    files["/start"] = JSONResponse(start)
+    files["/start"] = JSONResponse({**described(runs.model), "prompt": prompt})
 
     async def serve_file(request: Request) -> Response:
         return files[request.url.path]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast, get_args
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
 
@@ -18,6 +18,7 @@ Linearisation = Literal["full", "frozen", "frozen-attention", "frozen-norm", "de
 """What is held constant in a derivative: nothing, patterns and norm scales, one of the two, or the
 MLPs' activations too.
 """
+LINEARISATIONS: tuple[Linearisation, ...] = get_args(Linearisation)
 SketchedMethod = Literal["exact", "sketch", "estimate"]
 Method = Literal["auto", SketchedMethod]
 """How the norms of a Jacobian are taken; "auto" decides by the model's size and the free memory."""

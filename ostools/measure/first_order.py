@@ -26,7 +26,7 @@ GREATEST = 3
 effects.
 """
 
-Effects = Float[np.ndarray, " part"]
+Values = Float[np.ndarray, " place"]
 
 
 def agreement_table(frame: Frame, keys: Sequence[str], part: str) -> pd.DataFrame:
@@ -46,7 +46,7 @@ def agreement_table(frame: Frame, keys: Sequence[str], part: str) -> pd.DataFram
 
 
 def first_order_agreement(
-    real: Effects, predicted: Effects, names: Sequence[str]
+    real: Values, predicted: Values, names: Sequence[str]
 ) -> dict[str, object]:
     """How well first order predicted the real effects of parts that are called `names`.
 
@@ -79,9 +79,6 @@ def first_order_agreement(
         "largest": str(names[int(np.abs(real).argmax())]),
         "largest_predicted": str(names[int(np.abs(predicted).argmax())]),
     }
-
-
-Values = Float[np.ndarray, " pos"]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
@@ -56,7 +56,7 @@ def _with(tokenizer: Any, d_vocab: int = 268) -> TransformerBridge:
     return model
 
 
-def _words(*, post: str | None = None) -> PreTrainedTokenizerFast:
+def _words() -> PreTrainedTokenizerFast:
     """Whole words, and an unknown token for all others."""
     words = ["<unk>", "<bos>", "a", "red", "ball"]
     tokenizer = Tokenizer(
@@ -64,10 +64,6 @@ def _words(*, post: str | None = None) -> PreTrainedTokenizerFast:
     )
     tokenizer.add_special_tokens(["<unk>", "<bos>"])
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if post:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=post, special_tokens=[("<bos>", 1)]
-        )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<bos>",
@@ -162,25 +158,12 @@ def test_unknown_words_are_refused() -> None:
         encode(_with(_words()), "a blue red green")
 
 
-def test_two_leading_bos_are_refused() -> None:
-    with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
-        encode(_with(_words(post="<bos> <bos> $A")), "red")
-    assert Prompt.from_ids(_model(), [40, 2, 2]).tokens[1:] == ("<bos>", "<bos>")
-
-
 @pytest.mark.parametrize(
     "ids", [[1.5], [[1, 2]], torch.tensor(3), torch.tensor([True]), ["a"], None]
 )
 def test_what_is_no_row_of_integers(ids: object) -> None:
     with pytest.raises(InputError, match="expected one row of"):
         _whole_numbers(ids)
-
-
-def test_a_template_that_adds_a_second_bos_is_refused(tmp_path: Path) -> None:
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path))
-    tokenizer.chat_template = "<bos>" + CHAT_TEMPLATE
-    with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
-        encode(_with(tokenizer), "Hi", chat=True)
 
 
 def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:

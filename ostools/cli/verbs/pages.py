@@ -92,13 +92,12 @@ def reproduce(
             evaluate prompts --figure all'; the claims about answers are judged.
     """
     from ostools.measure import read_answers
-    from ostools.paper.claims.claims import chosen_claims
     from ostools.paper.claims.parts import (
         claim_questions,
         parts_of,
         reproduction_memory,
     )
-    from ostools.paper.reproduction.reproduce import Parts, Recipe, read_recipe
+    from ostools.paper.reproduction.reproduce import Parts, Recipe, chosen_claims, read_recipe
     from ostools.paper.reproduction.reproduce import reproduce as write_reproduction
 
     claims = chosen_claims(figures)

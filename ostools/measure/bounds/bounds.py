@@ -160,11 +160,10 @@ def bounds(
         )
     mitigated = MitigatedPrompts.of("bounds", model, [prompt], mitigation, position)
     tokens, shape = mitigated.prompt, Shape.of(model)
-    about: dict[str, object] = {"variants": names, "mlp_norm": mlp_norm}
-    about |= {} if believe else {"believe": False}
-    described = mitigated.described(model)
     ids = tuple(tokens.ids.tolist())
-    provenance = Provenance.collect(model, ids, **about, **described)
+    about: dict[str, object] = {} if believe else {"believe": False}
+    about |= mitigated.described(model)
+    provenance = Provenance.collect(model, ids, variants=names, mlp_norm=mlp_norm, **about)
     work = full_precision(model, "bounds")
     with mitigated.acting(work):
         _require_memory(shape, names, len(ids), max_memory)

@@ -227,10 +227,9 @@ def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
 
 def variant_named(name: str) -> Variant:
     """The variant of a checked name."""
-    window = _WINDOWED.fullmatch(name)
-    if window is None:
-        return VARIANTS[name]
-    return Variant(name, "certified", local, window=int(window[1]))
+    if window := _WINDOWED.fullmatch(name):
+        return Variant(name, "certified", local, window=int(window[1]))
+    return VARIANTS[name]
 
 
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:

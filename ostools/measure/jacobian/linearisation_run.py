@@ -229,7 +229,7 @@ def _norms(
     """
     if method == "exact":
         rows = exact_jacobians(linear.pull, linear.y, progress, row)
-        operator, frobenius = exact_norms(rows, rows.device)
+        operator, frobenius = exact_norms(rows)
         columns = [operator] * 3 + [frobenius] * 3
         claim = Claim.of(linear, rows, None if row is None else row[None])
         account: Account = {}

@@ -53,7 +53,7 @@ def exact_jacobians(
 
 
 def exact_norms(
-    jacobian_rows: Jacobians, device: torch.device
+    jacobian_rows: Jacobians,
 ) -> tuple[Float[Tensor, " place"], Float[Tensor, " place"]]:
     """||J||_2 and ||J||_F at every place, float64.
 
@@ -63,10 +63,9 @@ def exact_norms(
     """
     d_out, d_model = jacobian_rows.shape[1:]
     operator, frobenius = [], []
-    for part in jacobian_rows.split(
+    for matrices in jacobian_rows.split(
         max(1, chunk(NORM_BUDGET) // (d_out * d_model * jacobian_rows.element_size()))
     ):
-        matrices = part.to(device)
         largest = matrices.abs().amax((1, 2), keepdim=True)
         unit = matrices / torch.where(largest > 0, largest, 1.0)
         unit.masked_fill_(
@@ -130,31 +129,17 @@ class SketchedNorms:
     `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with
     95% confidence, nominally, a token at a time and not of all tokens at once. `operator_lower` <=
     ||J_i||_2 always (up to rounding).
-    `half_widths`: of the intervals over their estimates, where these are not 0, after `rows_seen`
-    rows.
+    `account`: how many rows there were, the half-width over the norm in the median token, and how
+    many tokens' are above `WIDE`, of those that reach anything.
     """
 
     frobenius: PerToken
     frobenius_lower: PerToken
     frobenius_upper: PerToken
     operator_lower: PerToken
-    half_widths: Float[Tensor, " some"]
-    rows_seen: int
+    account: dict[str, int | float]
     cotangents: Cotangents
     rows: Jacobians
-
-    @property
-    def account(self) -> dict[str, int | float]:
-        """How many rows there were, the half-width of the median token, and how many tokens' are
-        above `WIDE`.
-        """
-        wide = int((self.half_widths > WIDE).sum())
-        return {"cotangents": self.rows_seen, "half_width": median(self.half_widths), "wide": wide}
-
-
-def median(values: Float[Tensor, " some"]) -> float:
-    """The median, of two in the middle their mean; 0 of none."""
-    return float(values.quantile(0.5)) if len(values) else 0.0
 
 
 def sketched(
@@ -197,12 +182,13 @@ def sketched(
         half_widths = ((upper - lower) / (2 * norm))[
             norm > 0
         ]  # of a token that reaches nothing there is no share
-        if is_last or median(half_widths) <= accuracy:
+        half_width = float(half_widths.quantile(0.5)) if len(half_widths) else 0.0
+        if is_last or half_width <= accuracy:
+            wide = int((half_widths > WIDE).sum())
+            account = {"cotangents": sketch.rows, "half_width": half_width, "wide": wide}
             bounds = norm, lower, upper, sketch.largest.sqrt()
-            return SketchedNorms(
-                *bounds, half_widths, sketch.rows, used_rows[0], rows.transpose(0, 1)
-            )
+            return SketchedNorms(*bounds, account, used_rows[0], rows.transpose(0, 1))
         count, remaining_risk = min(d_model, 2 * count), remaining_risk - level
         # A half-width falls as one over the root of the rows.
-        needed = math.ceil(sketch.rows * (median(half_widths) / accuracy) ** 2)
+        needed = math.ceil(sketch.rows * (half_width / accuracy) ** 2)
         expected = min(d_model, max(count, needed))

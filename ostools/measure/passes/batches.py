@@ -172,9 +172,8 @@ class Rows:
     what was read.
 
     Without padding the model is called as for one prompt alone. `cached`: whether steps go through
-    a key/value cache; else everything is read again at each. `keep`: of so many last positions the
-    logits are given. `shared`: so many first tokens, the same in all prompts, are read once
-    (`shared_prefix`).
+    a key/value cache; else everything is read again at each. `shared`: so many first tokens, the
+    same in all prompts, are read once (`shared_prefix`).
     """
 
     def __init__(
@@ -182,10 +181,9 @@ class Rows:
         model: TransformerBridge,
         prompts: Sequence[Sequence[int]],
         cached: bool,
-        keep: int = 1,
         shared: int = 0,
     ) -> None:
-        self.model, self.keep_last = model, keep
+        self.model = model
         device = next(model.parameters()).device
         width = max(map(len, prompts))
         missing = [width - len(ids) for ids in prompts]
@@ -211,14 +209,11 @@ class Rows:
             model(prefix, use_cache=True, past_key_values=self.cache, logits_to_keep=1)
             self.cache.batch_repeat_interleave(len(prompts))
 
-    def logits(self) -> Float[Tensor, "batch keep d_vocab"]:
-        """Read what is unread; the logits at its last positions. `InputError` where they are not
-        finite.
+    def logits(self, keep: int = 1) -> Float[Tensor, "batch keep d_vocab"]:
+        """Read what is unread; the logits at so many of its last positions. `InputError` where they
+        are not finite.
         """
-        options: dict[str, Any] = {
-            "use_cache": self.cache is not None,
-            "logits_to_keep": self.keep_last,
-        }
+        options: dict[str, Any] = {"use_cache": self.cache is not None, "logits_to_keep": keep}
         if self.cache is not None:
             options["past_key_values"] = self.cache
         if self.padded:
@@ -240,13 +235,12 @@ class Rows:
 
     def ahead(self, texts: Int[Tensor, "batch more"]) -> Float[Tensor, "batch more d_vocab"]:
         """The logits at each token of texts that are read behind the cache, and forgotten."""
-        before, more = (self.unread, self.real, self.keep_last), texts.shape[1]
+        before, more = (self.unread, self.real), texts.shape[1]
         self.unread = texts
         self.real = torch.cat([self.real, torch.ones_like(texts)], dim=1)
-        self.keep_last = more
-        logits = self.logits()
+        logits = self.logits(keep=more)
         cast(Any, self.cache).crop(-more)
-        self.unread, self.real, self.keep_last = before
+        self.unread, self.real = before
         return logits
 
     def extend(self, tokens: Int[Tensor, " batch"]) -> None:

@@ -95,7 +95,7 @@ class Decodability(Result):
     predictions: pd.DataFrame
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.components import probe_chart
+        from ostools.reporting.charts.answers import probe_chart
 
         return probe_chart(self)
 

@@ -17,8 +17,7 @@ import pandas as pd
 
 from ostools.ground import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure.answers.paired import AnswerDifference, answer_difference
-from ostools.measure.answers.result import Evaluation
+from ostools.measure.answers.result import AnswerDifference, Evaluation, answer_difference
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.bounds.variants import variant_named
 from ostools.measure.first_order import belief, log10_ratio

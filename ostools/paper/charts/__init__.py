@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from ostools.paper import behaviour as answer_figures
 from ostools.paper.charts import behaviour, curves
-from ostools.paper.claims.claims import Reproduction
+from ostools.paper.claims.claim import Reproduction
 from ostools.paper.figure5 import Figure5
 from ostools.paper.retrieval import Retrieval
 from ostools.paper.synthetic import Figure8, Figure9

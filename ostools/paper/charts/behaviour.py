@@ -8,7 +8,6 @@ import pandas as pd
 from ostools.ground.words import number, title_of
 from ostools.paper.behaviour import CUT_OFF, SOMETHING_ELSE, Figure2, Figure3, Figure4
 from ostools.paper.claims import claim
-from ostools.paper.claims.claims import Reproduction
 from ostools.reporting.charts.answers import (
     NOTHING_CAME,
     OTHER_WORDS,
@@ -33,7 +32,7 @@ _CLAIM_LOOKS = {
 }
 
 
-def claims_chart(result: Reproduction) -> Chart:
+def claims_chart(result: claim.Reproduction) -> Chart:
     """The claims in the paper's order, each with its place; colour and shape say the same as the
     column.
     """
@@ -48,7 +47,7 @@ def claims_chart(result: Reproduction) -> Chart:
     return draw.figure([[panel]], title, reproduction_findings(result)[:1])
 
 
-def reproduction_findings(result: Reproduction) -> list[str]:
+def reproduction_findings(result: claim.Reproduction) -> list[str]:
     """How many claims have which outcome; then each claim that does not agree, with what was
     measured.
     """
@@ -193,7 +192,7 @@ def _error_panel(rows: Frame, axis: theme.Looks, end: int | None) -> alt.LayerCh
     data = rows[["length", "series", "low", "high", "asked", "read"]].assign(value=rows["mean"])
     x = length_axis(rows["length"], "sequence length (items)")
     hue = draw.hue("series", LINES, columns=3, symbolStrokeWidth=3)
-    marks = rules(data[data["high"] > data["low"]], "x", x, "low", "high", color=hue, strokeWidth=1)
+    marks = rules(data[data["high"] > data["low"]], x, hue, width=1)
     marks += curve(data, x, axis, hue, points=22) + training_end(end, rows["length"], 6)
     title = COLUMNS[str(rows["task"].iloc[0])]
     return draw.panel(marks, _ERROR_WIDTH, _ERROR_HEIGHT, title, **draw.BOLD)

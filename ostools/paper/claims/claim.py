@@ -1,15 +1,19 @@
-"""A claim of the paper, the rule that judges it, the tests that rules use, and the verdict."""
+"""A claim of the paper, the rule that judges it, the tests that rules use, the verdict, and the
+table of all verdicts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from ostools.ground.words import number
-from ostools.results import Column, Frame
+from ostools.paper.drawn_result import PaperResult
+from ostools.results import Column, Frame, Result, TableHead, frame_of
 from ostools.theory.statistics.answers import mcnemar
 from ostools.theory.statistics.fits import Decay, fit_decay, over_seeds
 from ostools.theory.statistics.intervals import FEWEST
@@ -86,9 +90,34 @@ class PaperClaim:
         return verdict
 
 
-def decide(agrees: bool, sentence: str, decided: object = True, why_not: str = "") -> Verdict:
+@dataclass(frozen=True, eq=False)
+class Reproduction(PaperResult):
+    """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's
+    own), rule (when it agrees), outcome (agrees | holds by construction | does not agree | could
+    not be tested), measured (what was found, or why nothing was), parts (what it was judged by),
+    figures.
+
+    `results`: the measurements of each part, by their names. `refused`: why a part could not be
+    measured. `seconds`: what each part took when it was measured. `page`: the HTML report.
+    """
+
+    tables: ClassVar = (TableHead(columns="claim place outcome measured"),)
+
+    results: Mapping[str, Mapping[str, Result]]
+    refused: Mapping[str, str]
+    seconds: Mapping[str, float]
+    page: Path
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of claims by outcome."""
+        frame: Frame = frame_of(self)
+        return {name: int((frame["outcome"] == name).sum()) for name in OUTCOMES}
+
+
+def decide(agrees: bool, sentence: str, is_decided: object = True, why_not: str = "") -> Verdict:
     """A verdict, where the data decide: else `UntestedError` with the sentence and `why_not`."""
-    require_data(decided, sentence + why_not)
+    require_data(is_decided, sentence + why_not)
     return Verdict(AGREES if agrees else DISAGREES, sentence)
 
 
