@@ -39,10 +39,13 @@ def test_a_long_call_says_how_long_it_will_take(
     seconds_a_step: float, messages: list[str], now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     """After 5 seconds, where more than a minute is expected in all."""
-    with watched("sensitivity") as progress:
+    said: list[str] = []
+    with watched("sensitivity") as progress, watched("a command", said.append) as shown:
         for step in range(1, 20):
             now[0] = 100 + step * seconds_a_step
             tell(progress, step, 100)
+            tell(shown, step, 100)
+    assert said == messages
     expected = [
         f"ostools.sensitivity: {message}; progress=False silences this" for message in messages
     ]
