@@ -12,14 +12,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError
-from ostools.ground.progress import LogLines, Progress, bar, is_looked_at, outermost
+from ostools.ground.progress import Progress, outermost, watched
 
 
 @dataclass
@@ -104,11 +104,8 @@ def progress(description: str) -> Iterator[Progress]:
     """How far the work is, on stderr and only where that is wanted: a bar with the time left where
     it is seen, else lines.
     """
-    display: AbstractContextManager[Progress] = nullcontext(False)
-    if not GLOBALS.quiet:
-        lines = LogLines(lambda line: note(f"{description}: {line}"))
-        display = bar(description) if is_looked_at() else nullcontext(lines)
-    with outermost(), display as report:
+    display = watched(description, lambda line: note(f"{description}: {line}"))
+    with outermost(), nullcontext(False) if GLOBALS.quiet else display as report:
         yield report
 
 

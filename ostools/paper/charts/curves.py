@@ -132,7 +132,7 @@ def _decay_panel(
     x = axes.length_axis(rows["length"], "n", log=True, format=",d", **looks)
     hue, measured = draw.hue("series", colours, symbolStrokeWidth=3), rows["kind"] == "measured"
     plain = rows.drop(columns=["low", "high"])
-    marks = rules(rows[measured & (rows["high"] > rows["low"])], "x", x, "low", "high", color=hue)
+    marks = rules(rows[measured & (rows["high"] > rows["low"])], x, hue)
     marks += curve(plain[measured], x, y, hue, width=0, points=22)
     marks += curve(plain[~measured], x, y, hue, width=1.3, strokeDash=theme.DASHES["certified"])
     marks += curve(_law_curves(rows, fits), x, y, alt.value(theme.INK), width=1.0)
