@@ -38,11 +38,11 @@ def tasks() -> None:
             listed = listed._replace(options=options_of(listed.name))
         what = task(listed.name).prompt(4) if listed.usable else listed.summary
         rows.append(_row(listed, what))
-    pairs = []
-    for name in REPEATING_TASKS:
-        options = "" if name == "text" else "items=text|ids"
-        example = task(name, CollapseTask).example
-        pairs.append(_row(Listed(name, "ostools", options, "", True), example))
+    listed_pairs = {
+        name: Listed(name, "ostools", "" if name == "text" else "items=text|ids", "", True)
+        for name in REPEATING_TASKS
+    }
+    pairs = [_row(row, task(name, CollapseTask).example) for name, row in listed_pairs.items()]
     terminal.give_tables({"Tasks": rows, "Pairs of prompts": pairs})
 
 

@@ -51,8 +51,11 @@ def run(
     checked_sweep, executor = read_sweep(sweep, mitigations=mitigations), None
     if workers is not None or ray_address is not None:
         executor = RayCluster(ray_address, workers=workers, cpus=worker_cpus)
-    options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed}
-    options["say"] = terminal.note
+    options: dict[str, Any] = {
+        "executor": executor,
+        "retry_failed": retry_failed,
+        "say": terminal.note,
+    }
     if dry_run:
         _show_plan(plan(checked_sweep, out, **options))
         return
@@ -62,9 +65,11 @@ def run(
     if GLOBALS.json:
         terminal.print_json(asdict(outcome))
     elif not GLOBALS.quiet:
-        words = f"{outcome.measured} cells measured, {outcome.present} were there before, "
-        words += f"{len(outcome.failed)} failed"
-        terminal.print_text([f"{words}; 'ostools sweep results {out}' shows them"])
+        words = (
+            f"{outcome.measured} cells measured, {outcome.present} were there before, "
+            f"{len(outcome.failed)} failed; 'ostools sweep results {out}' shows them"
+        )
+        terminal.print_text([words])
     if outcome.failed:
         raise click.exceptions.Exit(1)
 
@@ -73,11 +78,15 @@ def _show_plan(plan: SweepPlan) -> None:
     """Print every missing cell with the bytes that it is forecast to take."""
     from ostools.sweep.executor import forecast
 
-    rows = []
-    for keyed_cell in plan.pending:
-        cell = keyed_cell.cell
-        row = {**cell.columns, "lengths": len(cell.lengths), "to": cell.lengths[-1]}
-        rows.append(row | {"forecast_bytes": forecast(cell, plan.terms.device).memory})
+    rows = [
+        {
+            **cell.columns,
+            "lengths": len(cell.lengths),
+            "to": cell.lengths[-1],
+            "forecast_bytes": forecast(cell, plan.terms.device).memory,
+        }
+        for cell in (keyed_cell.cell for keyed_cell in plan.pending)
+    ]
     terminal.give_tables({f"{len(rows)} of {len(plan.keyed_cells)} cells are missing": rows})
 
 
@@ -105,6 +114,8 @@ def results(directory: Path, *, out: Path | None = None) -> None:
     cells = table.groupby(names, sort=False) if len(table) else ()
     rows = [(*key, group["length"].nunique(), len(group)) for key, group in cells]
     counts = provenance["cells"]
-    title = f"{counts['measured']} of {counts['asked']} cells measured, {len(table)} rows, "
-    title += f"{counts['failed']} cells failed, {counts['missing']} missing"
+    title = (
+        f"{counts['measured']} of {counts['asked']} cells measured, {len(table)} rows, "
+        f"{counts['failed']} cells failed, {counts['missing']} missing"
+    )
     terminal.print_table(title, [*names, "lengths", "rows"], rows)

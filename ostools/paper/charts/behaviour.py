@@ -192,7 +192,7 @@ def _error_panel(rows: Frame, axis: theme.Looks, end: int | None) -> alt.LayerCh
     data = rows[["length", "series", "low", "high", "asked", "read"]].assign(value=rows["mean"])
     x = length_axis(rows["length"], "sequence length (items)")
     hue = draw.hue("series", LINES, columns=3, symbolStrokeWidth=3)
-    marks = rules(data[data["high"] > data["low"]], x, hue, width=1)
+    marks = rules(data[data["high"] > data["low"]], x, hue, width=1.0)
     marks += curve(data, x, axis, hue, points=22) + training_end(end, rows["length"], 6)
     title = COLUMNS[str(rows["task"].iloc[0])]
     return draw.panel(marks, _ERROR_WIDTH, _ERROR_HEIGHT, title, **draw.BOLD)

@@ -282,10 +282,9 @@ def _figure_5_panel(result: Figure5, group: Frame, y: theme.Looks, low: float) -
     limits = model_limits(result.curves[panel])
     marks += marked_ranges(ranges, words=False) + marked_limits(limits, 6, 11)
     prompt = theme.inert(str(result.provenance.parameters["prompts"][panel]))
-    where = "; ".join(f"{dtype}: {verdict.where}" for dtype, verdict in verdicts.items())
     name, lines = f"({panel}) {_ONE_MORE_DIGIT}", [f"“{prompt}” (n = 6)"]
     if pair == "theorem":
-        name, lines = f"({panel}) {_WORDS[panel]}", [*lines, f"hidden n: {where}"]
+        name, lines = f"({panel}) {_WORDS[panel]}", [*lines, _where(verdicts)]
     return draw.panel(marks, _WIDTH_5, _HEIGHT_5, draw.heading(name, lines, fontWeight="bold"))
 
 
@@ -310,13 +309,18 @@ def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Any]:
     }
 
 
+def _where(verdicts: Mapping[str, Any]) -> str:
+    """The lengths at which each dtype hides the pair, in words."""
+    places = "; ".join(f"{dtype} {verdict.where}" for dtype, verdict in verdicts.items())
+    return f"hidden n: {places}"
+
+
 def figure_5_findings(result: Figure5) -> list[str]:
     """The lengths at which each dtype hides the theorem's pair, by panel; then how the figure was
     made.
     """
-    sentences = []
-    for panel in result.curves:
-        verdicts = _hidden(result, panel, "theorem").items()
-        where = "; ".join(f"{dtype} {verdict.where}" for dtype, verdict in verdicts)
-        sentences.append(f"({panel}) {_WORDS[panel]}: hidden n: {where}.")
+    sentences = [
+        f"({panel}) {_WORDS[panel]}: {_where(_hidden(result, panel, 'theorem'))}."
+        for panel in result.curves
+    ]
     return [" ".join(sentences), *result.deviations]
