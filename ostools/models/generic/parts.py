@@ -250,8 +250,8 @@ class GenericBridge(TransformerBridge):
         def read(
             module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
         ) -> tuple[tuple[object, ...], dict[str, object]]:
-            others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-            return (stream.clone(), *args[1:]), others  # a block may write to what it reads
+            own_kwargs = {name: it for name, it in kwargs.items() if name != "hidden_states"}
+            return (stream.clone(), *args[1:]), own_kwargs  # a block may write to what it reads
 
         with before_modules({f"blocks.{start_at_layer}": self.blocks[start_at_layer]}, read):
             return _last_logits(super().forward(tokens, *args, **options), positions)
