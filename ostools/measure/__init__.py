@@ -3,8 +3,7 @@ collapse, attention and answers."""
 
 from ostools.measure.ablation.ablation import Ablation, ablation
 from ostools.measure.answers.evaluate import evaluate
-from ostools.measure.answers.paired import AnswerDifference
-from ostools.measure.answers.result import Evaluation
+from ostools.measure.answers.result import AnswerDifference, Evaluation
 from ostools.measure.attention.attention import (
     Attention,
     AttentionBaselines,

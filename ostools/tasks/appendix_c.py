@@ -209,9 +209,6 @@ class AppendixTask(Task):
     def reasons(self) -> bool:
         return self.mode in ("cot-zero-shot", "cot-few-shot")
 
-    def corrupted(self) -> AppendixTask:
-        return replace(self, corrupt=not self.corrupt)
-
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` digits (or words) of the sequence, before any separator."""
         items = self._plain_items(length, seed)

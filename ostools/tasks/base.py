@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from ostools.ground.arguments import checked_seeds
 from ostools.ground.errors import InputError
@@ -63,16 +65,21 @@ class Task(AnyTask):
 
     @property
     def example_task(self) -> Task:
-        """The task whose questions are worked examples in a few-shot prompt: with answers that
-        differ, where it has such.
+        """The task whose questions are worked examples in a few-shot prompt: never the corrupt
+        form; with answers that differ, where it has such.
         """
-        return self
+        task: Any = self
+        return replace(task, corrupt=False) if hasattr(self, "corrupt") else self
 
     def corrupted(self) -> Task:
-        """Return the task of the corrupt run of activation patching (`ost.patch`): its prompt at a
-        length and seed differs from this one's in what decides the answer, and in nothing else.
-        Raises `InputError` for a task that has none."""
-        raise InputError(f"{self.name} has no corrupt form: give the corrupt prompt itself")
+        """Return the task of the corrupt run of activation patching (`ost.patch`), with the other
+        value of the field `corrupt`: its prompt at a length and seed differs from this one's in
+        what decides the answer, and in nothing else. Raises `InputError` for a task that has no
+        such field."""
+        if not hasattr(self, "corrupt"):
+            raise InputError(f"{self.name} has no corrupt form: give the corrupt prompt itself")
+        task: Any = self
+        return replace(task, corrupt=not task.corrupt)
 
     def named_answer(self, line: str, pieces: Sequence[str]) -> str | None:
         """The answer that a line names, right or wrong, where the prompt lists all that could be

@@ -155,11 +155,6 @@ class Question:
         """The whole text that the model reads."""
         return self.text
 
-    @property
-    def tokens(self) -> int | None:
-        """Number of tokens of the prompt; None without a tokenizer."""
-        return None
-
 
 def question(
     form: Task, length: int, *, seed: int = 0, mitigation: Mitigation | None = None
@@ -263,7 +258,20 @@ def prompts_jsonl(question_list: Iterable[Question]) -> str:
     (what to send, as it stands), key (the right answer) and line (the right final line). The last
     two are for people: send neither.
     """
-    return "".join(json.dumps(as_row(item)) + "\n" for item in checked_questions(question_list))
+    rows = [
+        {
+            "id": question.id,
+            "task": label(question.task),
+            "length": question.length,
+            "seed": question.seed,
+            "mitigation": question.mitigation,
+            "prompt": question.text,
+            "key": question.key,
+            "line": question.line,
+        }
+        for question in checked_questions(question_list)
+    ]
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def checked_questions(value: object) -> tuple[Question, ...]:
@@ -275,17 +283,3 @@ def checked_questions(value: object) -> tuple[Question, ...]:
             f"expected questions, as ost.tasks.questions gives them, found {short_repr(wrong[0])}"
         )
     return items
-
-
-def as_row(question: Question) -> dict[str, str | int]:
-    """One line of `prompts_jsonl`."""
-    return {
-        "id": question.id,
-        "task": label(question.task),
-        "length": question.length,
-        "seed": question.seed,
-        "mitigation": question.mitigation,
-        "prompt": question.text,
-        "key": question.key,
-        "line": question.line,
-    }

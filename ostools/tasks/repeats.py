@@ -109,20 +109,13 @@ class RepeatedIds(TaskOfIds):
                 f"{self.name}: expected something to repeat, found no ids: give some, or item="
             )
 
-    @property
-    def example(self) -> str:
-        return " ".join(map(str, self._ids(6)))
-
     def provenance_columns(self) -> dict[str, object]:
         return {"before": list(_row(self.ids)), "item": self.item}
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
-        yield from (theorem_pair(n, self._ids(n)) for n in lengths)
-
-    def _ids(self, length: int) -> tuple[int, ...]:
         ids = _row(self.ids)
         before, item = (ids[:-1], ids[-1]) if self.item is None else (ids, self.item)
-        return (*before, *(item,) * length)
+        yield from (theorem_pair(n, (*before, *(item,) * n)) for n in lengths)
 
 
 @dataclass(frozen=True)

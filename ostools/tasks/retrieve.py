@@ -20,7 +20,7 @@ import re
 import string
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ostools.ground.arguments import typed_fields, whole_number
@@ -67,13 +67,6 @@ class RetrieveTask(Task):
     @property
     def random(self) -> bool:
         return True
-
-    @property
-    def example_task(self) -> RetrieveTask:
-        return replace(self, corrupt=False)
-
-    def corrupted(self) -> RetrieveTask:
-        return replace(self, corrupt=not self.corrupt)
 
     @property
     def lead(self) -> str:
@@ -218,13 +211,6 @@ class CopyBeside(Task):
     @property
     def random(self) -> bool:
         return True
-
-    @property
-    def example_task(self) -> CopyBeside:
-        return replace(self, corrupt=False)
-
-    def corrupted(self) -> CopyBeside:
-        return replace(self, corrupt=not self.corrupt)
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The letters; Q stands at neither end."""

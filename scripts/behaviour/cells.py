@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import mitigations, tasks
-from ostools.measure.answers.evaluate import TaskAnswers
+from ostools.measure.answers.evaluate import task_answers
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.measure.task_prompt import CHAT, elicit
 from ostools.results import Provenance
@@ -68,9 +68,7 @@ class Asked:
             for n in lengths
             for seed in self.seeds
         ]
-        rows, how = TaskAnswers(model, prompts, acting, batch_size=BATCH, probability=False).rows(
-            None
-        )
+        rows, how = task_answers(model, prompts, acting, batch_size=BATCH, probability=False)
         names = {
             "task": tasks.label(form),
             "mitigation": mitigations.label(acting),

@@ -11,9 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from ostools.measure.answers.paired import answer_difference
 from ostools.measure.answers.reading import CUT_OFF
-from ostools.measure.answers.result import Evaluation, from_rows
+from ostools.measure.answers.result import Evaluation, answer_difference, from_rows
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.answers import heaping
 from ostools.theory.statistics.intervals import wilson

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ostools import tasks
 from ostools.paper import figure_prompts
-from ostools.tasks.questions import as_row
 from tests.cli.asking import assert_refused
 from tests.measure.hosted.server import completion, served
 from tests.sets import quick
@@ -75,7 +75,7 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(
     assert (code, err) == (0, "")
     assert "1 prompts without an answer" in " ".join(out.split())
     if number == 3:
-        panel = [as_row(question) for question in figure_prompts(3, [2, 3], [0], ["count-word"])]
+        panel = lines(tasks.prompts_jsonl(figure_prompts(3, [2, 3], [0], ["count-word"])))
         answers = answered(panel, tmp_path / "panel.jsonl", model="m")
         options = (*asked, "--panels", "count-word", "--answers", str(answers))
         assert run("reproduce", "figure", "3", *options)[0::2] == (0, "")

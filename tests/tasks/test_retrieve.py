@@ -15,6 +15,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.mitigations import Separator, insert
 from ostools.tasks.retrieve import CopyBeside, RetrieveTask
+from tests.measure.answers.test_reading import Formed
 
 
 def published_prompt(records: list[tuple[str, str]], key: str) -> str:
@@ -148,9 +149,9 @@ def test_two_records_exchange_their_values(length: int, seed: int, position: str
 
 def test_a_task_of_ones_own_needs_no_corrupt_form() -> None:
     with pytest.raises(
-        InputError, match="copy-beside has no corrupt form: give the corrupt prompt itself"
+        InputError, match="formed has no corrupt form: give the corrupt prompt itself"
     ):
-        tasks.Task.corrupted(CopyBeside())
+        Formed().corrupted()
 
 
 def test_worked_examples_are_the_same_before_a_clean_and_a_corrupt_question() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
 from ostools.ground.memory import chunk
-from ostools.measure.answers.probability import end_ids, line_ends, log_probability
+from ostools.measure.answers.probability import end_ids, line_ends, line_rows, scores
 from ostools.measure.passes.batches import (
     TOKENS,
     Rows,
@@ -33,7 +33,6 @@ from ostools.measure.passes.batches import (
     shared_prefix,
 )
 from ostools.measure.passes.contexts import PATTERN_EDITS, true_arithmetic
-from ostools.measure.position import line_ids
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.describe import attention_named
@@ -115,15 +114,15 @@ def answers(
             f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit "
             f"the model's context of {context}: shorten one of them"
         )
-    line_rows = [] if lines is None else _line_rows(model, encoded, lines, context)
-    longest_line = max(map(len, line_rows), default=0)
+    scored = [] if lines is None else line_rows(model, encoded, lines, context)
+    longest_line = max(map(len, scored), default=0)
     readers = _readers(model, ids, stops, cycles)
     answer_by_index: dict[int, Answer] = {}
 
     def ended(count: int) -> None:
         tell(progress, len(answer_by_index) + count, len(ids))
 
-    ends = sorted(line_ends(model)) if line_rows else []
+    ends = sorted(line_ends(model)) if scored else []
     # The most that may be kept of the logits, at the positions of a line and of its end.
     at_once = chunk(_LOGITS) // ((longest_line + 1) * int(model.W_E.shape[0]))
     most_tokens = min(chunk(TOKENS), max(1, at_once) * longest)
@@ -135,13 +134,13 @@ def answers(
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
             rows = Rows(model, texts, cache_is_exact(model), shared=shared)
             first = rows.logits()
-            scores = [math.nan] * len(batch)
-            if line_rows:
-                scores = _scores(rows, first, [line_rows[index] for index in batch], ends)
+            line_scores = [math.nan] * len(batch)
+            if scored:
+                line_scores = scores(rows, first, [scored[index] for index in batch], ends)
             batch_answers = _generate(rows, first, batch, readers, max_new_tokens, ended)
         answer_by_index |= {
             index: replace(batch_answers[index], log_probability=score)
-            for index, score in zip(batch, scores, strict=True)
+            for index, score in zip(batch, line_scores, strict=True)
         }
     return [answer_by_index[index] for index in range(len(ids))]
 
@@ -172,8 +171,9 @@ def answer_log_probability(
     logits that are not finite. Cost: a pass over every prompt and one over every line, batched as
     `answers` batches.
     """
-    options: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
-    scored_answers = answers(model, prompts, max_new_tokens=1, lines=lines, **options)
+    scored_answers = answers(
+        model, prompts, max_new_tokens=1, lines=lines, batch_size=batch_size, progress=progress
+    )
     return [answer.log_probability for answer in scored_answers]
 
 
@@ -187,48 +187,6 @@ def _readers(
     none, answer_so_far = [None] * len(ids), partial(_answer, model.tokenizer, end_ids(model))
     stop_rules = zip(ids, stops or none, cycles or none, strict=True)
     return [partial(answer_so_far, *about) for about in stop_rules]
-
-
-def _line_rows(
-    model: TransformerBridge, prompts: Sequence[Prompt], lines: Sequence[str], context: int
-) -> list[tuple[int, ...]]:
-    """The tokens of each line after its prompt. Raises `InputError` where both do not fit."""
-    rows = [line_ids(model, *about) for about in zip(prompts, lines, strict=True)]
-    needed = max(len(prompt.ids) + len(row) for prompt, row in zip(prompts, rows, strict=True))
-    if needed > context:
-        raise InputError(
-            f"a prompt and its answer of {needed} tokens do not fit the model's context of "
-            f"{context}: shorten the prompt"
-        )
-    return rows
-
-
-def _scores(
-    rows: Rows,
-    first: Float[Tensor, "batch 1 d_vocab"],
-    lines: Sequence[Sequence[int]],
-    ends: Sequence[int],
-) -> list[float]:
-    """Log probability of each row's line and an end behind what was read, whose last logits are
-    `first`.
-    """
-    width, device = max(map(len, lines)), first.device
-    if rows.cache is None:  # the length of a pass may turn its positions: a line has one of its own
-        texts = zip(rows.unread.tolist(), lines, strict=True)
-        of_line = [
-            Rows(rows.model, [[*text, *line]], False, keep=len(line) + 1).logits()[0]
-            for text, line in texts
-        ]
-    else:
-        # What stands behind a shorter line is not looked at.
-        filled = [[*line, *[line[-1]] * (width - len(line))] for line in lines]
-        logits = torch.cat([first, rows.ahead(torch.tensor(filled, device=device))], dim=1)
-        of_line = [logits[row, : len(line) + 1] for row, line in enumerate(lines)]
-    end_ids = torch.tensor(ends, device=device)
-    return [
-        log_probability(row, torch.tensor(line, device=device), end_ids)
-        for row, line in zip(of_line, lines, strict=True)
-    ]
 
 
 def line_written(text: str) -> bool:

@@ -9,8 +9,6 @@ whether it acts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, Unpack
 
 import pandas as pd
@@ -27,7 +25,7 @@ from ostools.measure.answers.answers import (
     how_read,
 )
 from ostools.measure.answers.judging import Grade, answer_columns, grade_name
-from ostools.measure.answers.probability import answer_room
+from ostools.measure.answers.probability import answer_room, words_first
 from ostools.measure.answers.reading import STOP, reader_of
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
@@ -117,22 +115,22 @@ def evaluate(
         for length in length_list
         for seed in seed_list
     ]
-    run = TaskAnswers(
-        model,
-        task_prompts,
-        acting,
-        max_new_tokens,
-        batch_size,
-        progress=progress,
-        grade=grade,
-    )
     names = {
         "task": tasks.label(form),
-        "mitigation": mitigations.label(run.mitigation),
+        "mitigation": mitigations.label(acting),
         "elicitation": how_asked,
     }
     longest = trained.get(form.trained_as or "")
-    rows, how = run.rows(longest)
+    rows, how = task_answers(
+        model,
+        task_prompts,
+        acting,
+        longest,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        progress=progress,
+        grade=grade,
+    )
     how |= {"lengths": length_list, "seeds": seed_list, "trained_length": longest}
     if grade is not None:
         how["grade"] = grade_name(grade)
@@ -142,100 +140,85 @@ def evaluate(
     return Evaluation(frame, provenance, summarise(frame, form.random))
 
 
-@dataclass(frozen=True)
-class TaskAnswers:
-    """Answers to the prompts of one task. `probability`: whether the right lines are scored too,
-    with a pass over each.
+def task_answers(
+    model: TransformerBridge,
+    task_prompts: Sequence[TaskPrompt],
+    mitigation: Mitigation | None,
+    trained: int | None = None,
+    *,
+    max_new_tokens: int | None = None,
+    batch_size: int | None = None,
+    probability: bool = True,
+    progress: Progress | None = None,
+    grade: Grade | None = None,
+) -> tuple[list[dict[str, object]], dict[str, Any]]:
+    """Answers to the prompts of one task: a row a prompt, and the provenance entries, which define
+    the answers, how batches were made too.
+
+    trained: the longest length of the model's training. probability: whether the right lines are
+    scored too, with a pass over each; not where words stand before them (`words_first`).
     """
-
-    model: TransformerBridge
-    task_prompts: Sequence[TaskPrompt]
-    mitigation: Mitigation | None
-    max_new_tokens: int | None = None
-    batch_size: int | None = None
-    probability: bool = True
-    progress: Progress | None = None
-    grade: Grade | None = None
-
-    @property
-    def reasons(self) -> bool:
-        """Whether words stand before the answer, so that it has no probability right after the
-        prompt.
-        """
-        return self.task_prompts[0].reasons or any(prompt.thinks for prompt in self.task_prompts)
-
-    @property
-    def scored(self) -> bool:
-        return self.probability and not self.reasons
-
-    @cached_property
-    def room(self) -> int:
-        return self.max_new_tokens or answer_room(self.model, self.task_prompts, self.reasons)
-
-    def rows(self, trained: int | None) -> tuple[list[dict[str, object]], dict[str, Any]]:
-        """A row a prompt, and the provenance entries. `trained`: the longest length of the model's
-        training.
-        """
-        prompts = [prompt.prompt for prompt in self.task_prompts]
-        lines = [answer_text(prompt) for prompt in self.task_prompts] if self.scored else None
-        with mitigations.running(self.model, self.mitigation):
-            answer_list = answers(
-                self.model,
-                prompts,
-                max_new_tokens=self.room,
-                stops=[reader_of(prompt).closed for prompt in self.task_prompts],
-                cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt in self.task_prompts],
-                lines=lines,
-                batch_size=self.batch_size,
-                progress=self.progress,
-            )
-            described = self._described()
-        acts_by_length: dict[int, bool] = {}
-        rows = []
-        for task_prompt, answer in zip(self.task_prompts, answer_list, strict=True):
-            columns = {
-                "status": self._status(task_prompt, answer, acts_by_length),
-                "log_probability": answer.log_probability,
-                "within_training": None if trained is None else task_prompt.length <= trained,
-            }
-            rows.append(answer_columns(task_prompt, answer, self.grade) | columns)
-        return rows, described
-
-    def _status(
-        self, task_prompt: TaskPrompt, answer: Answer, acts_by_length: dict[int, bool]
-    ) -> str:
-        """Whether the mitigation changed anything in a row: the text, or a logit of prompt and
-        answer.
-
-        The answer counts: a window wider than the prompt may be narrower than both. Tried once for
-        every number of tokens read.
-        """
-        if self.mitigation is None:
-            return "none"
-        if task_prompt.rewritten:
-            return "active"
-        read = torch.cat([task_prompt.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
-        if len(read) not in acts_by_length:
-            acts_by_length[len(read)] = mitigations.acts(self.model, self.mitigation, read)
-        return "active" if acts_by_length[len(read)] else "inactive"
-
-    def _described(self) -> dict[str, Any]:
-        """Provenance entries: everything that defines the answers, how batches were made too."""
-        first = self.task_prompts[0]
-        return {
+    room = max_new_tokens or answer_room(model, task_prompts)
+    first, scored = task_prompts[0], probability and not words_first(task_prompts)
+    with mitigations.running(model, mitigation):
+        answer_list = answers(
+            model,
+            [prompt.prompt for prompt in task_prompts],
+            max_new_tokens=room,
+            stops=[reader_of(prompt).closed for prompt in task_prompts],
+            cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt in task_prompts],
+            lines=[answer_text(prompt) for prompt in task_prompts] if scored else None,
+            batch_size=batch_size,
+            progress=progress,
+        )
+        described = {
             "temperature": 0.0,
-            "max_new_tokens": self.room,
-            "batch_size": self.batch_size,
+            "max_new_tokens": room,
+            "batch_size": batch_size,
             "stop": STOP,
             "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
             "examples": EXAMPLES if first.prefill is not None else 0,
-            "probability": self.scored,
-            "rewritten": any(task_prompt.rewritten for task_prompt in self.task_prompts),
+            "probability": scored,
+            "rewritten": any(task_prompt.rewritten for task_prompt in task_prompts),
             "chat": first.chat,
             **first.prompt.provenance,
-            **how_read(self.model),
+            **how_read(model),
             "level": LEVEL,
         }
+    acts_by_length: dict[int, bool] = {}
+    rows = [
+        answer_columns(task_prompt, answer, grade)
+        | {
+            "tokens": task_prompt.tokens,
+            "status": _status(model, mitigation, task_prompt, answer, acts_by_length),
+            "log_probability": answer.log_probability,
+            "within_training": None if trained is None else task_prompt.length <= trained,
+        }
+        for task_prompt, answer in zip(task_prompts, answer_list, strict=True)
+    ]
+    return rows, described
+
+
+def _status(
+    model: TransformerBridge,
+    mitigation: Mitigation | None,
+    task_prompt: TaskPrompt,
+    answer: Answer,
+    acts_by_length: dict[int, bool],
+) -> str:
+    """Whether the mitigation changed anything in a row: the text, or a logit of prompt and answer.
+
+    The answer counts: a window wider than the prompt may be narrower than both. Tried once for
+    every number of tokens read.
+    """
+    if mitigation is None:
+        return "none"
+    if task_prompt.rewritten:
+        return "active"
+    read = torch.cat([task_prompt.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
+    if len(read) not in acts_by_length:
+        acts_by_length[len(read)] = mitigations.acts(model, mitigation, read)
+    return "active" if acts_by_length[len(read)] else "inactive"
 
 
 SWEPT = Swept(

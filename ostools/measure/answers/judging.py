@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from ostools.ground import InputError, short_repr
 from ostools.measure.answers.answers import Answer
@@ -61,8 +61,8 @@ class AnswerVerdict:
     correct: bool
     number: int | None
     absolute_error: int | None
-    content: str | None = None
-    content_correct: bool | None = None
+    content: str | None
+    content_correct: bool | None
 
 
 def judge(question: Question, answer: Answer, grade: Grade | None = None) -> AnswerVerdict:
@@ -71,20 +71,39 @@ def judge(question: Question, answer: Answer, grade: Grade | None = None) -> Ans
     Raises `InputError` where `grade` returns no bool.
     """
     parsed = reader_of(question).read(answer.text, answer.ended)
-    verdict = _verdict(parsed, question.key, question.to_write, question.task.numeric)
+    key, line = question.key, question.to_write
+    # What is exactly the asked-for line is right, whatever a task's answers look like.
+    exact = parsed.line == line.strip() and parsed.kind != CUT_OFF
+    same = exact or (parsed.kind == HAS_ANSWER and parsed.answer in (free(key), free(line)))
+    error = None
+    if question.task.numeric and parsed.number is not None and digits_in(key) is not None:
+        error = abs(parsed.number - int(key))
     content = _read_value(question, parsed)
+    return AnswerVerdict(
+        line=parsed.line,
+        kind=HAS_ANSWER if exact else parsed.kind,
+        correct=same if error is None else error == 0,
+        number=parsed.number,
+        absolute_error=error,
+        content=content,
+        content_correct=_is_right(question, answer.text, content, grade),
+    )
+
+
+def _is_right(
+    question: Question, text: str, content: str | None, grade: Grade | None
+) -> bool | None:
+    """What `grade` says of a text, else whether its value is the right one."""
     if grade is not None:
-        is_right = grade(question, answer.text)
+        is_right = grade(question, text)
         if type(is_right) is not bool:
             raise InputError(f"grade: expected True or False, found {short_repr(is_right)}")
-    elif content is None:
-        is_right = None
-    elif question.task.numeric and content.isdecimal() and question.key.isdecimal():
+        return is_right
+    key = question.key
+    if content is not None and question.task.numeric and content.isdecimal() and key.isdecimal():
         # As text: Python makes no int of more than 4,300 digits.
-        is_right = content.lstrip("0") == question.key.lstrip("0")
-    else:
-        is_right = content == free(question.key)
-    return replace(verdict, content=content, content_correct=is_right)
+        return content.lstrip("0") == key.lstrip("0")
+    return None if content is None else content == free(key)
 
 
 def _read_value(question: Question, parsed: ParsedAnswer) -> str | None:
@@ -126,23 +145,11 @@ def grade_name(grade: Grade) -> str:
     return f"{grade.__module__}.{getattr(grade, '__qualname__', type(grade).__qualname__)}"
 
 
-def _verdict(parsed: ParsedAnswer, key: str, line: str, numeric: bool) -> AnswerVerdict:
-    # What is exactly the asked-for line is right, whatever a task's answers look like.
-    exact = parsed.line == line.strip() and parsed.kind != CUT_OFF
-    kind = HAS_ANSWER if exact else parsed.kind
-    error = None
-    if numeric and parsed.number is not None and digits_in(key) is not None:
-        error = abs(parsed.number - int(key))
-    same = exact or (parsed.kind == HAS_ANSWER and parsed.answer in (free(key), free(line)))
-    correct = same if error is None else error == 0
-    return AnswerVerdict(parsed.line, kind, correct, parsed.number, error)
-
-
 def answer_columns(
     question: Question, answer: Answer, grade: Grade | None = None
 ) -> dict[str, object]:
     """Columns of one answer in every table of answers: its question, its text, and the verdict."""
     verdict = asdict(judge(question, answer, grade))
-    columns = {name: getattr(question, name) for name in ("length", "seed", "tokens", "key")}
+    columns = {name: getattr(question, name) for name in ("length", "seed", "key")}
     text_columns = {"answer": verdict.pop("line"), "text": answer.text, "ended": answer.ended}
     return columns | text_columns | verdict

@@ -1,5 +1,5 @@
-"""Probability of the right answer, log p(line | prompt), teacher-forced: which tokens end a line,
-and how much room an answer has.
+"""Probability of the right answer, log p(line | prompt), teacher-forced: the tokens of a line,
+those that end it, and how much room an answer has.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.ground import InputError, TransformerBridge
+from ostools.measure.passes.batches import Rows
 from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import TaskPrompt
+from ostools.models import Prompt
 from ostools.models.files.checks import ids_of_setting
 from ostools.models.tokens import tokenizer_of
 
@@ -33,14 +35,20 @@ COUNT = 32
 """Tokens for the count of one part."""
 
 
-def answer_room(model: TransformerBridge, task_prompts: Sequence[TaskPrompt], reasons: bool) -> int:
+def words_first(task_prompts: Sequence[TaskPrompt]) -> bool:
+    """Whether words stand before the answer, which then has no probability behind the prompt."""
+    return task_prompts[0].reasons or any(prompt.thinks for prompt in task_prompts)
+
+
+def answer_room(model: TransformerBridge, task_prompts: Sequence[TaskPrompt]) -> int:
     """Tokens that an answer may have by default: the longest right line's and `spare` more."""
     longest = max(
         len(line_ids(model, task_prompt.prompt, answer_text(task_prompt)))
         for task_prompt in task_prompts
     )
     counts = max(task_prompt.counts for task_prompt in task_prompts)
-    return longest + spare(reasons, task_prompts[0].prefill is not None, counts)
+    is_begun = task_prompts[0].prefill is not None
+    return longest + spare(words_first(task_prompts), is_begun, counts)
 
 
 def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:
@@ -48,6 +56,49 @@ def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:
     prompt asks for reasoning or the model thinks first, and `COUNT` for each of the parts that are
     counted first; `FEW_SHOT_SPARE` where the prompt has begun the answer line."""
     return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons + COUNT * counts
+
+
+def line_rows(
+    model: TransformerBridge, prompts: Sequence[Prompt], lines: Sequence[str], context: int
+) -> list[tuple[int, ...]]:
+    """The tokens of each line after its prompt. Raises `InputError` where both do not fit."""
+    rows = [line_ids(model, *about) for about in zip(prompts, lines, strict=True)]
+    needed = max(len(prompt.ids) + len(row) for prompt, row in zip(prompts, rows, strict=True))
+    if needed > context:
+        raise InputError(
+            f"a prompt and its answer of {needed} tokens do not fit the model's context of "
+            f"{context}: shorten the prompt"
+        )
+    return rows
+
+
+def scores(
+    rows: Rows,
+    first: Float[Tensor, "batch 1 d_vocab"],
+    lines: Sequence[Sequence[int]],
+    ends: Sequence[int],
+) -> list[float]:
+    """Log probability of each row's line and an end behind what was read, whose last logits are
+    `first`.
+    """
+    device = first.device
+    if rows.cache is None:  # the length of a pass may turn its positions: a line has one of its own
+        texts = zip(rows.unread.tolist(), lines, strict=True)
+        of_line = [
+            Rows(rows.model, [[*text, *line]], False).logits(keep=len(line) + 1)[0]
+            for text, line in texts
+        ]
+    else:
+        # What stands behind a shorter line is not looked at.
+        width = max(map(len, lines))
+        filled = [[*line, *[line[-1]] * (width - len(line))] for line in lines]
+        logits = torch.cat([first, rows.ahead(torch.tensor(filled, device=device))], dim=1)
+        of_line = [logits[row, : len(line) + 1] for row, line in enumerate(lines)]
+    end_tensor = torch.tensor(ends, device=device)
+    return [
+        log_probability(row, torch.tensor(line, device=device), end_tensor)
+        for row, line in zip(of_line, lines, strict=True)
+    ]
 
 
 def log_probability(

@@ -1,18 +1,23 @@
-"""Result of `evaluate`: the table of answers, and its summary of every length."""
+"""Result of `evaluate`: the table of answers, and its summary of every length. And two of them on
+the same questions: which is better at answering, by how much, and whether that is decided.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pandas as pd
 
 from ostools import tasks
 from ostools.ground import InputError
+from ostools.ground.words import title_of
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
+from ostools.mitigations.named import NONE
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
-from ostools.theory.statistics.answers import Heaping, heaping
+from ostools.tasks import AppendixTask
+from ostools.theory.statistics.answers import Heaping, heaping, mcnemar, paired_difference
 from ostools.theory.statistics.intervals import wilson
 
 COLUMNS = (
@@ -24,6 +29,12 @@ COLUMNS = (
     | {"log_probability": "float64", "within_training": "boolean"}
 )
 LEVEL = 0.95
+SMALL = 0.05
+"""A difference of shares that counts as none: 5 points. To rule out a larger one takes at least 72
+questions.
+"""
+FIRST_BETTER, SECOND_BETTER = "first is better", "second is better"
+NO_DIFFERENCE, UNDECIDED = "no measurable difference", "not decided"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,32 +119,29 @@ def summarise(frame: pd.DataFrame, random: bool) -> pd.DataFrame:
 
 
 def _summary(length: int, rows: Frame, random: bool) -> dict[str, object]:
-    within = rows["within_training"].iloc[0]
-    prompts, unanswered = int(rows["seed"].nunique()), int(rows["correct"].isna().sum())
-    rows = rows[rows["correct"].notna()]
-    right, log_probability = int(rows["correct"].sum()), rows["log_probability"]
-    is_drawn = random and len(rows) > 0
-    low, high = wilson(right, len(rows), LEVEL) if is_drawn else (math.nan, math.nan)
-    errors = rows["absolute_error"].dropna().astype(float)
+    answers = rows[rows["correct"].notna()]
+    right, log_probability = int(answers["correct"].sum()), answers["log_probability"]
+    is_drawn = random and len(answers) > 0
+    low, high = wilson(right, len(answers), LEVEL) if is_drawn else (math.nan, math.nan)
     return {
         "length": length,
-        "prompts": prompts,
-        "asked": len(rows),
+        "prompts": int(rows["seed"].nunique()),
+        "asked": len(answers),
         "right": right,
-        "wrong": int((rows["kind"].eq(HAS_ANSWER) & ~rows["correct"]).sum()),
-        "content_right": int(rows["content_correct"].sum()),
-        "content_read": int(rows["content_correct"].notna().sum()),
-        "accuracy": right / len(rows) if len(rows) else math.nan,
+        "wrong": int((answers["kind"].eq(HAS_ANSWER) & ~answers["correct"]).sum()),
+        "content_right": int(answers["content_correct"].sum()),
+        "content_read": int(answers["content_correct"].notna().sum()),
+        "accuracy": right / len(answers) if len(answers) else math.nan,
         "wilson_low": low,
         "wilson_high": high,
-        "something_else": int(rows["kind"].eq(SOMETHING_ELSE).sum()),
-        "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
-        "unanswered": unanswered,
-        "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
+        "something_else": int(answers["kind"].eq(SOMETHING_ELSE).sum()),
+        "cut_off": int(answers["kind"].eq(CUT_OFF).sum()),
+        "unanswered": len(rows) - len(answers),
+        "mean_absolute_error": float(answers["absolute_error"].astype(float).mean()),
         "log_probability": float(log_probability.mean(skipna=False)),
         "probability": float(log_probability.map(math.exp).mean(skipna=False)),
-        "active": int(rows["status"].eq("active").sum()),
-        "within_training": within,
+        "active": int(answers["status"].eq("active").sum()),
+        "within_training": rows["within_training"].iloc[0],
     }
 
 
@@ -147,3 +155,154 @@ def from_rows(rows: Frame, provenance: Provenance) -> Evaluation:
     except InputError:  # of a distribution that is not installed here
         random = rows["seed"].nunique() > 1
     return Evaluation(rows, provenance, summarise(rows, random))
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerDifference(Result):
+    """One row per question that both answered: who is right.
+
+    Columns: length, seed, key (the right answer), first and second (the answer lines),
+    first_correct, second_correct.
+
+    `summary`, one row: first and second (what tells the two apart: model, dtype, mitigation,
+    elicitation, mode, temperature), questions, left_out (that one of the two did not answer, or
+    under a mitigation that changed nothing there), first_right, second_right, gained (right in the
+    second alone), lost (in the first alone), difference (share of right answers, second - first)
+    with its exact paired interval (low, high: 95%), p_value (McNemar's exact test), verdict:
+    "second is better" or "first is better" where the interval leaves 0 out; "no measurable
+    difference" where all of it is within 5 points; else "not decided". The interval counts
+    questions as independent of each other: see `theory.statistics.answers`.
+
+    `curves`: of each of the two, the share of right answers by length, with Wilson's interval where
+        it has one.
+    """
+
+    summary: pd.DataFrame
+    curves: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.answers import difference_chart
+
+        return difference_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.answers import difference_findings
+
+        return difference_findings(self)
+
+
+def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference:
+    """Pair the answers question by question.
+
+    Raises `InputError` where the questions are not the same: another task, length, seed or right
+    answer; and where no question is left.
+    """
+    rows, left_out = _paired(first, second)
+    first_correct, second_correct = rows["first_correct"], rows["second_correct"]
+    gained = int((~first_correct & second_correct).sum())
+    lost = int((first_correct & ~second_correct).sum())
+    low, high = paired_difference(gained, lost, len(rows), LEVEL)
+    names = _names(first, second)
+    summary = {
+        "first": names[0],
+        "second": names[1],
+        "questions": len(rows),
+        "left_out": left_out,
+        "first_right": int(first_correct.sum()),
+        "second_right": int(second_correct.sum()),
+        "gained": gained,
+        "lost": lost,
+        "difference": (gained - lost) / len(rows),
+        "low": low,
+        "high": high,
+        "p_value": mcnemar(gained, lost),
+        "verdict": _verdict(low, high),
+    }
+    columns = ["length", "right", "asked", "accuracy", "wilson_low", "wilson_high"]
+    curves = [
+        result.summary[columns].assign(side=name)
+        for result, name in zip((first, second), names, strict=True)
+    ]
+    parameters = {
+        **first.provenance.parameters,
+        "measurement": "answer difference",
+        "second": second.provenance.as_dict(),
+        "mitigation": [str(result.frame["mitigation"].iloc[0]) for result in (first, second)],
+    }
+    provenance = replace(first.provenance, parameters=parameters)
+    return AnswerDifference(
+        rows, provenance, pd.DataFrame([summary]), pd.concat(curves, ignore_index=True)
+    )
+
+
+def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
+    """The questions that count, and how many are left out."""
+    labels = [str(result.frame["task"].iloc[0]) for result in (first, second)]
+    if _sequences(labels[0]) != _sequences(labels[1]):
+        _refuse(f"answers to {labels[0]} and to {labels[1]}: ask both the same task")
+    keys, correct = ["length", "seed", "key"], ["first_correct", "second_correct"]
+    sides = [
+        frame_of(result)[[*keys, "answer", "correct", "status"]].rename(
+            columns={"answer": name, "correct": f"{name}_correct", "status": f"{name}_status"}
+        )
+        for name, result in (("first", first), ("second", second))
+    ]
+    if any(side.duplicated(keys).any() for side in sides):
+        _refuse("several answers to a prompt: they are not several questions")
+    joined: Frame = sides[0].merge(sides[1], on=keys, how="outer", indicator="side")
+    if len(alone := joined[joined["side"] != "both"]):
+        row = alone.iloc[0]
+        _refuse(
+            f"{row['length']} items with seed {row['seed']} and the right answer {row['key']!r} in "
+            "one of them: ask both the same lengths and seeds"
+        )
+    is_inactive = joined[["first_status", "second_status"]].eq("inactive").any(axis=1)
+    counts = joined[correct].notna().all(axis=1) & ~is_inactive
+    if not counts.any():
+        _refuse("none that both answered, with a mitigation that acts where there is one")
+    rows: Frame = joined.loc[counts, [*keys, "first", "second", *correct]]
+    rows = rows.astype(dict.fromkeys(correct, bool)).reset_index(drop=True)
+    return rows, int((~counts).sum())
+
+
+def _refuse(reason: str) -> None:
+    raise InputError(f"compare: expected two evaluations of the same questions, found {reason}")
+
+
+def _sequences(label: str) -> str:
+    """The task without its mode of reasoning, which asks of the same sequences otherwise."""
+    try:
+        form = tasks.task(label)
+    except InputError:  # of a distribution that is not installed here
+        return label
+    return tasks.label(replace(form, mode="none")) if isinstance(form, AppendixTask) else label
+
+
+def _names(first: Evaluation, second: Evaluation) -> tuple[str, str]:
+    """What tells the two apart, in words; "first" and "second" where nothing that is written down
+    does.
+    """
+    pairs = zip(_words(first), _words(second), strict=True)
+    differing = [pair for pair in pairs if pair[0] != pair[1]] or [("first", "second")]
+    names = [", ".join(words) for words in zip(*differing, strict=True)]
+    return names[0], names[1]
+
+
+def _words(result: Evaluation) -> list[str]:
+    row, provenance = frame_of(result).iloc[0], result.provenance
+    return [
+        title_of(provenance.model),
+        str(provenance.model.get("dtype")),
+        "no mitigation" if row["mitigation"] == NONE else row["mitigation"],
+        row["elicitation"],
+        f"mode {row['mode']}",
+        f"temperature {provenance.parameters.get('temperature', 0):g}",
+    ]
+
+
+def _verdict(low: float, high: float) -> str:
+    if low > 0:
+        return SECOND_BETTER
+    if high < 0:
+        return FIRST_BETTER
+    return NO_DIFFERENCE if low >= -SMALL and high <= SMALL else UNDECIDED

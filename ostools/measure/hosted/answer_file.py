@@ -86,8 +86,8 @@ class Hosted:
     answer_by_id: Mapping[str, AnswerRow]
     settings: Mapping[str, object]
 
-    def only(self, expected_questions: Sequence[Question]) -> Sequence[Question]:
-        """Return `expected_questions`. Raises `InputError` where others were asked."""
+    def only(self, expected_questions: Sequence[Question]) -> None:
+        """Raise `InputError` where other questions were asked."""
         ids, expected_ids = (
             {question.id for question in listed} for listed in (self.questions, expected_questions)
         )
@@ -96,10 +96,8 @@ class Hosted:
                 f"expected answers to the {len(expected_ids)} questions of this table, found "
                 f"answers to others: {len(ids - expected_ids)} too many, "
                 f"{len(expected_ids - ids)} not asked, such as {min(ids ^ expected_ids)!r}; ask "
-                "for "
-                "the same lengths and seeds"
+                "for the same lengths and seeds"
             )
-        return expected_questions
 
     def part(self, questions: Sequence[Question]) -> Hosted:
         """Return these of its questions, with their answers."""
@@ -153,7 +151,7 @@ def read_rows(file: Path, question_by_id: Mapping[str, Question]) -> list[Answer
     """Read the rows of a file of answers. Errors: those of `read_answers` for one row."""
     try:
         text = file.read_text("utf-8")
-    except (InputError, OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: expected answers in JSON Lines: {error}") from None
     rows: dict[str, AnswerRow] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -301,11 +299,14 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
 def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:
     """Return what is known of a question and of its answer, where it has one."""
     status = "active" if question.rewritten else "inactive"
-    about = {name: getattr(question, name) for name in ("length", "seed", "key")}
-    about["status"] = NONE if question.mitigation == NONE else status
+    about = {
+        "length": question.length,
+        "seed": question.seed,
+        "key": question.key,
+        "status": NONE if question.mitigation == NONE else status,
+    }
     if row is None or row.text is None:
         return about | {"kind": UNANSWERED, "ended": UNANSWERED}
     ended = "length" if row.finish_reason == "length" else "stop"
     answer = Answer((), without_stop_tokens(row.text), ended)
-    about["tokens"] = row.prompt_tokens
-    return answer_columns(question, answer, grade) | about
+    return answer_columns(question, answer, grade) | about | {"tokens": row.prompt_tokens}

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ostools.ground import InputError, Progress, tell, whole_number
+from ostools.ground import Count, InputError, Progress, tell
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.names import is_loopback
 from ostools.measure.hosted.answer_file import (
@@ -60,7 +60,7 @@ def ask_endpoint(
     questions: Iterable[Question],
     path: str | Path,
     *,
-    max_tokens: int | None = None,
+    max_tokens: Count | None = None,
     timeout: float = 600.0,
     retries: int = 5,
     progress: Progress | None = None,
@@ -89,8 +89,6 @@ def ask_endpoint(
     client, key = _client_of(endpoint, timeout, retries)
     if not file.parent.is_dir():
         raise InputError(f"--answers {file}: expected a directory that exists, found {file.parent}")
-    if max_tokens is not None:
-        whole_number("max_tokens", max_tokens, 1)
     how = {"model": model, "endpoint": endpoint, "temperature": 0.0, "max_tokens": max_tokens}
     rows = read_rows(file, question_by_id) if file.exists() else []
     require_one_way(file, [AnswerRow.model_validate({**how, "id": "", "text": None}), *rows])
@@ -162,8 +160,10 @@ def _client_of(endpoint: str, timeout: float, retries: int) -> tuple[openai.Open
         follow_redirects=False,
         event_hooks={"request": [send_known_headers]},
     )
-    options: dict[str, Any] = {"timeout": timeout, "max_retries": retries, "http_client": http}
-    return openai.OpenAI(api_key=bearer, base_url=endpoint, **options), key
+    client = openai.OpenAI(
+        api_key=bearer, base_url=endpoint, timeout=timeout, max_retries=retries, http_client=http
+    )
+    return client, key
 
 
 def _answer(
@@ -195,9 +195,15 @@ def _answer(
         # Without the key before it is cut: a part of it would be left.
         words = words.replace(key, f"[{KEY}]") if key else words
         raise InputError(f"{where}: expected a chat completion, found {words[:300]}") from None
-    row = {**how, "id": question.id, "seconds": time.perf_counter() - start}
-    row |= {"text": None if reason == "content_filter" else text, "finish_reason": reason}
-    row |= {"prompt_tokens": usage.get("prompt_tokens"), "served": completion.get("model")}
+    row = {
+        **how,
+        "id": question.id,
+        "seconds": time.perf_counter() - start,
+        "text": None if reason == "content_filter" else text,
+        "finish_reason": reason,
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "served": completion.get("model"),
+    }
     line = json.dumps(row)
     if key is not None and key in line:
         raise InputError(

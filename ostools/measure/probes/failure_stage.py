@@ -18,7 +18,6 @@ from ostools.ground import Lengths, Progress, TransformerBridge, part_of
 from ostools.measure.answers.judging import judge
 from ostools.measure.answers.prefilled import prefilled_answers, running
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
@@ -101,7 +100,7 @@ class FailureStage(Result):
     probes: Decodability
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.components import failure_stage_chart
+        from ostools.reporting.charts.answers import failure_stage_chart
 
         return failure_stage_chart(self)
 
@@ -169,9 +168,14 @@ def failure_stage(
         [_answer_rows(probe_task, name, of_dtype(k, k + 1)) for k, name in enumerate(names)],
         ignore_index=True,
     )
-    pairs = RenderedPairs(model, probe_task.form, probe_task.mitigation, encoding=encoding)
-    pair_seeds = described["seeds"][:PAIR_SEEDS]
-    curve = collapse(model, pairs, **common, seeds=pair_seeds, progress=part(3, 4))
+    curve = collapse(
+        model,
+        probe_task.form,
+        **common,
+        seeds=described["seeds"][:PAIR_SEEDS],
+        progress=part(3, 4),
+        **encoding,
+    )
     status = answer_rows.groupby(["dtype", "length"])["status"].agg(
         lambda statuses: min(statuses, key=_STATUS.index)
     )
@@ -289,15 +293,19 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
         NOT_READ: float((~correct & right).mean()),
         UNDECODABLE: float((~correct & ~right).mean()),
     }
-    most, decoded = max(shares.values()), float(right.mean()) if is_tested else np.nan
-    if shares[READ] == most:
-        verdict, reason = READ, ""
-    elif is_tested and best["finding"] == DECODABLE and shares[NOT_READ] == most:
-        verdict, reason = (UNDECIDED, as_good) if as_good else (NOT_READ, "")
+    decoded, largest = float(right.mean()) if is_tested else np.nan, max(shares.values())
+    reason = ""
+    if shares[READ] == largest:
+        verdict = READ
+    elif is_tested and best["finding"] == DECODABLE and shares[NOT_READ] == largest:
+        verdict, reason = UNDECIDED if as_good else NOT_READ, as_good
     elif hidden:
-        verdict, reason = _hidden_verdict(decoded)
+        verdict = SAME_VECTOR
+        if decoded > 0.5:  # not so where no probe was tested: NaN
+            share, verdict = f"{decoded:.0%} of the prompts", UNDECIDED
+            reason = f"the pair is below the noise, but the probe is right on {share}"
     else:
-        verdict, reason = UNDECODABLE if is_tested else UNTESTED, ""
+        verdict = UNDECODABLE if is_tested else UNTESTED
     if not is_tested:
         shares |= {NOT_READ: np.nan, UNDECODABLE: np.nan}
     return {
@@ -309,11 +317,3 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
         "verdict": verdict,
         "reason": reason,
     }
-
-
-def _hidden_verdict(decoded: float) -> tuple[str, str]:
-    """Verdict on a pair below the noise, and why it is none. `decoded`: NaN where not tested."""
-    if decoded > 0.5:
-        share = f"{decoded:.0%} of the prompts"
-        return UNDECIDED, f"the pair is below the noise, but the probe is right on {share}"
-    return SAME_VECTOR, ""

@@ -8,7 +8,7 @@ for its penalty. Memory: the last token of every prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Unpack
 
@@ -27,7 +27,7 @@ from ostools.ground import (
 from ostools.measure.answers.prefilled import prefilled_prompts, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, reading
+from ostools.measure.position import ANSWER, Position, ReadPrompt, reading
 from ostools.measure.probes.scores import (
     LENGTH,
     LOGITS,
@@ -95,7 +95,7 @@ class Decodability(Result):
     predictions: pd.DataFrame
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.components import probe_chart
+        from ostools.reporting.charts.answers import probe_chart
 
         return probe_chart(self)
 
@@ -163,7 +163,7 @@ def probe(
     Source: arXiv 1610.01644, 1909.03368 (selectivity).
     """
     probe_task = ProbeTask.of(
-        model, task, lengths, seeds, mitigation, checked_position(position), **encoding
+        model, task, lengths, seeds, mitigation, position or ANSWER, **encoding
     )
     precisions = checked_precisions(dtypes)
     questions, is_random = probe_task.questions, probe_task.form.random
@@ -193,17 +193,7 @@ def probe(
         random_weights=random_weights,
     )
     predictions = pd.concat(tables, ignore_index=True)
-    return of_predictions(predictions, probe_task.names, is_random, provenance)
-
-
-def of_predictions(
-    predictions: pd.DataFrame, names: Mapping[str, str], is_random: bool, provenance: Provenance
-) -> Decodability:
-    """Build the result from the predictions.
-
-    `names`: task and mitigation; `is_random`: the task draws sequences.
-    """
-    frame: Frame = rows_of(predictions, is_random).assign(**names)
+    frame: Frame = rows_of(predictions, is_random).assign(**probe_task.names)
     return Decodability(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions)
 
 

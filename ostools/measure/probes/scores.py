@@ -295,14 +295,12 @@ def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
     all_rows: Frame = predictions
     of_length = all_rows[(all_rows["site"] == LENGTH.site) & is_random]
     by_length = of_length.groupby("test")["right"].mean().to_dict()
-    groups = list(all_rows.groupby(_PLACE, sort=False, dropna=False))
-    shuffled = {key[:-1]: rows for key, rows in groups if key[-1] == "shuffled"}
+    groups = dict(list(all_rows.groupby(_PLACE, sort=False, dropna=False)))
     rows = []
-    for key, place_rows in groups:
-        *_, test, control = key
-        control_rows = shuffled.get(key[:-1]) if control == "none" else None
-        columns = _row(place_rows, control_rows, by_length.get(test, 0.0))
-        rows.append(dict(zip(_PLACE, key, strict=True)) | columns)
+    for (*place, test, control), place_rows in groups.items():
+        shuffled = groups.get((*place, test, "shuffled")) if control == "none" else None
+        key = dict(zip(_PLACE, (*place, test, control), strict=True))
+        rows.append(key | _row(place_rows, shuffled, by_length.get(test, 0.0)))
     return pd.DataFrame(rows).sort_values(
         ["dtype", "control", "test", "depth"], kind="stable", ignore_index=True
     )
@@ -347,11 +345,9 @@ def interval_of(
     """Interval of the mean over prompts, groups resampled whole, `widened` for probes that were
     trained on each other's prompts (each on `trained`); within `least` and 1. NaN with too few
     groups for one."""
-    rows: Frame = pd.DataFrame({"value": values, "group": groups})
-    by_group = rows.groupby("group")["value"]
-    sums, counts = (
-        torch.tensor(column.to_numpy(dtype=float)) for column in (by_group.sum(), by_group.count())
-    )
+    index = np.unique(groups, return_inverse=True)[1]
+    sums = torch.tensor(np.bincount(index, weights=values))
+    counts = torch.tensor(np.bincount(index)).double()
     if len(sums) < 3:
         return np.nan, np.nan
     mean, tested = float(sums.sum() / counts.sum()), int(counts.sum())

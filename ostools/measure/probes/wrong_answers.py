@@ -45,8 +45,9 @@ class ErrorVerdict:
     @property
     def sentence(self) -> str:
         lengths = self.told_apart + self.hidden
-        where = f"of {lengths} lengths with a wrong answer the pair is told apart at "
-        where += f"{self.told_apart}"
+        where = (
+            f"of {lengths} lengths with a wrong answer the pair is told apart at {self.told_apart}"
+        )
         if self.verdict == NONE_WRONG:
             return "No answer is wrong."
         if self.verdict == UNTOLD:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,8 @@ import torch
 from ostools import tasks
 from ostools.ground import InputError, Progress, TransformerBridge, tell
 from ostools.ground.memory import in_smaller_chunks
-from ostools.measure.answers.evaluate import TaskAnswers
+from ostools.measure.answers.evaluate import task_answers
+from ostools.measure.answers.probability import answer_room, words_first
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import OtherEndError
 from ostools.measure.collapse.result import Collapse, next_tokens, reference_at_y
@@ -39,13 +40,6 @@ from ostools.tasks import Task
 _EPSILON = 2.0**-23  # float32, in which sensitivities are computed
 
 KEYS = ["quantity", "dtype", "length", "seed"]
-_MEASURED = {
-    "kind": "measured",
-    "value": math.nan,
-    "rounding": 0.0,
-    "status": ACTIVE,
-    "reason": "",
-}
 
 
 @dataclass
@@ -54,8 +48,8 @@ class Arm:
     float64 where sensitivity is measured.
 
     measures: what is measured, of `verdicts.ABOUT`. dtypes: precisions beside float64.
-    sensitivity_lengths: those at which sensitivity is measured. rows: what was measured, each of
-    `KEYS` once. next_tokens: of each question whose distance was measured.
+    sensitivity_lengths: those at which sensitivity is measured. next_tokens: of each question whose
+    distance was measured.
     """
 
     model: TransformerBridge
@@ -70,7 +64,6 @@ class Arm:
     position: Position
     sensitivity_lengths: list[int]
     encoding: EncodingOptions
-    rows: list[dict[str, object]] = field(default_factory=list)
     next_tokens: list[tuple[int, int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,7 +72,7 @@ class Arm:
         """
         keys = [(n, seed) for n in self.lengths for seed in self.seeds]
         self.questions = {key: self._task_prompt(*key) for key in keys}
-        task_answers = [
+        self.asked = [
             elicit(
                 self.model,
                 self.form,
@@ -91,8 +84,12 @@ class Arm:
             )
             for n, seed in keys
         ]
-        is_scored = "log_probability" in self.measures
-        self.asked = TaskAnswers(self.model, task_answers, self.mitigation, probability=is_scored)
+        first = self.asked[0]
+        if self.measures == ("log_probability",) and words_first(self.asked) and not first.counts:
+            raise InputError(
+                f"log_probability: {self.form.name} is answered after words, and its line has no "
+                "probability right after the prompt: measure answers"
+            )
         self.read = {
             key: read_at(self.model, question, self.position)
             for key, question in self.questions.items()
@@ -100,10 +97,6 @@ class Arm:
         }
         self.acted = EffectStatus(self.model, self.mitigation)
         self.acted.status(self.questions[keys[-1]])
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        return pd.DataFrame(self.rows).astype({"dtype": "str"})
 
     @property
     def described(self) -> dict[str, Any]:
@@ -120,58 +113,57 @@ class Arm:
             "elicitation": self.elicitation,
             "sensitivity_lengths": self.sensitivity_lengths,
             "measures": list(self.measures),
-            "answer_tokens": self.asked.room,
+            "answer_tokens": answer_room(self.model, self.asked),
             "chat": first.chat,
             **first.prompt.provenance,
             **read,
         }
 
-    def _add(
-        self, quantity: str, dtype: str | None, question: tuple[int, int], **columns: object
-    ) -> None:
-        """Add a number. `columns`: value, rounding (below which it is rounding), and others of a
-        `Study`."""
-        key = {"quantity": quantity, "dtype": dtype, "length": question[0], "seed": question[1]}
-        self.rows.append(key | _MEASURED | columns)
-
-    def _refuse(self, quantity: str, dtypes: Iterable[str | None], reason: str) -> None:
-        for dtype in dtypes:
-            for question in self.questions:
-                self._add(quantity, dtype, question, status=REFUSED, reason=reason)
-
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         how: dict[str, Any] = {"mitigation": self.mitigation, **self.encoding}
         return render_prompt(self.model, self.form, length, seed=seed, **how)
 
-    def measure(self, progress: Progress | None) -> None:
-        """Measure what is asked for."""
-        steps: list[Callable[[], None]] = []
+    def measure(self, progress: Progress | None) -> Frame:
+        """Measure what is asked for: one row for each of `KEYS`, with kind, value, rounding (below
+        which it is rounding), status and reason."""
+        steps: list[Callable[[], Frame]] = []
         if {"answers", "log_probability"} & set(self.measures):
-            steps.append(self._measure_answers)
+            steps.append(self._answers)
         if "collapse" in self.measures:
-            dtypes = list(dict.fromkeys(("float64", *self.dtypes)))
-            steps.append(partial(self._measure_collapse, dtypes))
+            steps.append(partial(self._distances, list(dict.fromkeys(("float64", *self.dtypes)))))
         close = product(self.sensitivity_lengths, self.seeds)
-        steps += [partial(self._measure_sensitivity, *question) for question in close]
-        for step_count, step in enumerate(steps, start=1):
-            step()
-            tell(progress, step_count, len(steps))
+        steps += [partial(self._sensitivity, *question) for question in close]
+        tables = []
+        for step in steps:
+            tables.append(step())
+            tell(progress, len(tables), len(steps))
+        return pd.concat(tables, ignore_index=True).astype({"dtype": "str"})
 
-    def _measure_answers(self) -> None:
-        """Measure answers: right or not, and, where it is asked for, how likely the right line
-        was."""
+    def _answers(self) -> Frame:
+        """Whether each answer is right, and, if it is asked for, how likely the right line was."""
+        is_asked = "log_probability" in self.measures
+        ask = in_smaller_chunks(task_answers)
+        answer_rows, _ = ask(self.model, self.asked, self.mitigation, probability=is_asked)
+        rows: Frame = pd.DataFrame(answer_rows)
         quantities = ["correct"] if "answers" in self.measures else []
-        quantities += ["log_probability"] if self.asked.scored else []
-        rows: list[dict[str, Any]] = in_smaller_chunks(self.asked.rows)(None)[0]
-        for row, quantity in product(rows, quantities):
-            status = INACTIVE if row["status"] == INACTIVE else ACTIVE
-            question, value = (row["length"], row["seed"]), float(row[quantity])
-            self._add(quantity, None, question, value=value, status=status)
-        if self.asked.probability and self.asked.task_prompts[0].counts:
-            reason = "the model writes counts before the answer line, which has no probability"
-            self._refuse("log_probability", [None], f"{reason} right after the prompt")
+        quantities += ["log_probability"] if is_asked and not words_first(self.asked) else []
+        values: Frame = rows.set_index(["length", "seed", "status"])[quantities].astype(float)
+        table = values.rename_axis(columns="quantity").stack().rename("value").reset_index()
+        status = table["status"].where(table["status"] == INACTIVE, ACTIVE)
+        table = table.assign(dtype=None, kind="measured", rounding=0.0, status=status, reason="")
+        if not (is_asked and self.asked[0].counts):
+            return table
+        reason = "the model writes counts before the answer line, which has no probability"
+        refused = self._refused("log_probability", [None], f"{reason} right after the prompt")
+        return pd.concat([table, refused])
 
-    def _measure_collapse(self, dtypes: Sequence[str]) -> None:
+    def _refused(self, quantity: str, dtypes: Iterable[str | None], reason: str) -> Frame:
+        rows = [(dtype, *question) for dtype, question in product(dtypes, self.questions)]
+        about = {"quantity": quantity, "kind": "measured", "status": REFUSED, "reason": reason}
+        table = pd.DataFrame(rows, columns=["dtype", "length", "seed"])
+        return table.assign(**about, value=math.nan, rounding=0.0)
+
+    def _distances(self, dtypes: Sequence[str]) -> Frame:
         """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.
 
         What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the
@@ -180,33 +172,33 @@ class Arm:
         how: dict[str, Any] = {"dtypes": dtypes, "position": self.position, **self.encoding}
         how |= {"lengths": self.lengths, "seeds": self.seeds, "mitigation": self.mitigation}
         try:
-            self._keep_distances(collapse(self.model, self.form, **how))
+            return self._distance_rows(collapse(self.model, self.form, **how))
         except InputError as error:
             is_hooked = changes_pass(self.mitigation)
             if isinstance(error, OtherEndError) or (is_hooked and len(dtypes) == 1):
-                self._refuse("collapse_distance", dtypes, str(error))
-            elif is_hooked:
-                for name in dtypes:
-                    self._measure_collapse([name])
-            else:
+                return self._refused("collapse_distance", dtypes, str(error))
+            if not is_hooked:
                 raise
+            return pd.concat([self._distances([name]) for name in dtypes])
 
-    def _keep_distances(self, result: Collapse) -> None:
+    def _distance_rows(self, result: Collapse) -> Frame:
         self.next_tokens += next_tokens(result)
-        for dtype, reason in result.overflowing().items():
-            self._refuse("collapse_distance", [dtype], reason)
-        exact = reference_at_y(result).assign(dtype="float64")
         rounded: Frame = result.summary.rename(columns={"noise": "rounding"})
         rounded = rounded[rounded["dtype"] != "float64"].sort_values("dtype", kind="stable")
-        statuses = cache(self._pair_statuses)
+        exact = reference_at_y(result).assign(dtype="float64")
         names = ["dtype", "length", "seed", "distance", "rounding"]
-        distances: Frame = pd.concat([exact[names], rounded[names]])
-        for row in distances.to_dict("records"):
-            question = int(row["length"]), int(row["seed"])
-            status, reason = statuses(row["dtype"])[question]
-            value = math.nan if status == REFUSED else row["distance"]
-            how = {"rounding": row["rounding"], "status": status, "reason": reason}
-            self._add("collapse_distance", row["dtype"], question, value=value, **how)
+        table: Frame = pd.concat([exact[names], rounded[names]])
+        table = table.rename(columns={"distance": "value"})
+        effects = {name: self._pair_statuses(name) for name in table["dtype"].unique()}
+        keys = table[["dtype", "length", "seed"]].itertuples(index=False)
+        table[["status", "reason"]] = [effects[name][n, seed] for name, n, seed in keys]
+        table["value"] = table["value"].mask(table["status"] == REFUSED)
+        overflowing = [
+            self._refused("collapse_distance", [dtype], reason)
+            for dtype, reason in result.overflowing().items()
+        ]
+        table = table.assign(quantity="collapse_distance", kind="measured")
+        return pd.concat([*overflowing, table])
 
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
         """Effect status of each (n, n + 1) pair on the copy of the model that runs in `dtype`, and
@@ -225,7 +217,7 @@ class Arm:
             for n, seed in self.questions
         }
 
-    def _measure_sensitivity(self, n: int, seed: int) -> None:
+    def _sensitivity(self, n: int, seed: int) -> Frame:
         """Sensitivity of the tokens that carry the answer, mean over them: the operator norm, or of
         a large model a sketch.
 
@@ -250,8 +242,9 @@ class Arm:
                 status, reason = REFUSED, str(error)
         elif not reason:
             reason = "not measured again: the mitigation changed nothing here"
-        about = {"rounding": rounding, "status": status, "reason": reason, "kind": kind}
-        self._add("sensitivity", None, (n, seed), value=value, **about)
+        key = {"quantity": "sensitivity", "dtype": None, "length": n, "seed": seed}
+        number = {"kind": kind, "value": value, "rounding": rounding}
+        return pd.DataFrame([key | number | {"status": status, "reason": reason}])
 
 
 def mean_at(rows: Frame, column: str, positions: Sequence[int]) -> tuple[float, float]:

@@ -32,7 +32,7 @@ from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
-from ostools.measure.position import checked_position
+from ostools.measure.position import ANSWER
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.arms import Arm, paired_rows
 from ostools.measure.study.verdicts import About
@@ -164,20 +164,20 @@ def study(
         measures=measure_names,
         dtypes=[precision.name for precision in checked_precisions(dtypes)] if dtypes else [],
         elicitation=elicitation_for(form, model.tokenizer, trained, elicitation, chat),
-        position=checked_position(position),
+        position=position or ANSWER,
         sensitivity_lengths=_spread(length_list, sensitivity_lengths) if is_close else [],
         encoding=encoding,
     )
     plain = arm_of(None)
-    arms = {name: arm_of(mitigation) for name, mitigation in mitigation_by_name.items()}
-    for arm, part in with_progress((plain, *arms.values()), progress):
-        arm.measure(part)
-    frame = _paired_frame(arms, plain, (trained or {}).get(form.trained_as or ""))
+    arms = [plain, *map(arm_of, mitigation_by_name.values())]
+    without, *tables = [arm.measure(part) for arm, part in with_progress(arms, progress)]
+    table_by_name = dict(zip(mitigation_by_name, tables, strict=True))
+    frame = _paired_frame(table_by_name, without, (trained or {}).get(form.trained_as or ""))
     effects = judging.effects(frame, level, verdict_level)
     provenance = Provenance.collect(
         model,
         measurement="study",
-        mitigations=list(arms),
+        mitigations=list(mitigation_by_name),
         level=level,
         verdict_level=verdict_level,
         resamples=judging.RESAMPLES,
@@ -186,12 +186,10 @@ def study(
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
 
 
-def _paired_frame(arms: Mapping[str, Arm], plain: Arm, longest: int | None) -> Frame:
+def _paired_frame(tables: Mapping[str, Frame], plain: Frame, longest: int | None) -> Frame:
     """The rows of every mitigation beside those without one; longest: the length of training."""
-    tables = [
-        paired_rows(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()
-    ]
-    frame: Frame = pd.concat(tables, ignore_index=True)
+    pairs = [paired_rows(table, plain).assign(mitigation=name) for name, table in tables.items()]
+    frame: Frame = pd.concat(pairs, ignore_index=True)
     within = pd.NA if longest is None else frame["length"] <= longest
     frame["within_training"] = pd.Series(within, index=frame.index, dtype="boolean")
     return frame[COLUMNS]

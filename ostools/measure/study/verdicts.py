@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from ostools.ground.words import number
-from ostools.measure.answers.paired import SMALL
+from ostools.measure.answers.result import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Column, Frame
 from ostools.theory.statistics.answers import paired_difference

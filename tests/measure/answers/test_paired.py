@@ -13,8 +13,7 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.answers.paired import AnswerDifference
-from ostools.measure.answers.result import Evaluation, from_rows
+from ostools.measure.answers.result import AnswerDifference, Evaluation, from_rows
 from ostools.theory.statistics.answers import mcnemar, paired_difference
 from tests.reporting.made import made_evaluation
 
