@@ -27,6 +27,7 @@ from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapt
 from transformer_lens.model_bridge.generalized_components import (
     AttentionBridge,
     BlockBridge,
+    EmbeddingBridge,
     JointQKVAttentionBridge,
     JointQKVPositionEmbeddingsAttentionBridge,
 )
@@ -43,6 +44,7 @@ from ostools.hooks.precision import SIXTEEN_BITS, cast_mask
 __all__ = [
     "ArchitectureAdapter",
     "BlockBridge",
+    "EmbeddingBridge",
     "GeneralizedComponent",
     "HookPoint",
     "TransformerBridge",

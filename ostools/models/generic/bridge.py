@@ -32,14 +32,13 @@ from ostools.models.generic.inside import look_inside
 from ostools.models.generic.parts import (
     ROUNDING,
     ClosedBlock,
-    Embedding,
     GenericBridge,
     Observed,
     ScaledHead,
     at_each_call,
     class_and_name,
 )
-from ostools.models.lens import ArchitectureAdapter, TransformerBridgeConfig
+from ostools.models.lens import ArchitectureAdapter, EmbeddingBridge, TransformerBridgeConfig
 from ostools.models.shape import context, setting, soft_cap_of
 
 _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is that number
@@ -147,7 +146,7 @@ def generic_bridge(
     cfg.dtype, cfg.device = weight.dtype, str(weight.device)
     adapter = ArchitectureAdapter(cfg)
     kinds = {
-        "embed": Embedding,
+        "embed": EmbeddingBridge,
         "blocks": ClosedBlock,
         "ln_final": Observed,
         "unembed": ScaledHead,

@@ -16,8 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ostools.hooks.register import before_modules
 from ostools.hooks.sites import Norm
-from ostools.models.lens import BlockBridge, GeneralizedComponent, HookPoint, TransformerBridge
+from ostools.models.lens import (
+    BlockBridge,
+    GeneralizedComponent,
+    HookPoint,
+    TransformerBridge,
+)
 
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
 """What rounding may move logits, of their largest, in a batch of another size."""
@@ -150,14 +156,6 @@ class Patterns(nn.Module):
         return of_all and shape[-1] >= queries == shape[-2]
 
 
-class Embedding(Observed):
-    """The token embedding."""
-
-    @property
-    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:  # noqa: N802 (TransformerLens' name)
-        return self.weight
-
-
 class ScaledHead(Observed):
     """From y to the logits before a soft-cap: the output layer, times `scale` (Granite, Cohere,
     Falcon-H1).
@@ -182,16 +180,12 @@ class ScaledHead(Observed):
 
 
 class ClosedBlock(BlockBridge):
-    """A block of Hugging Face, with v^(l) before it and v^(l+1) behind it.
-
-    `_start`: a stream that the next call reads in the place of its own.
-    """
+    """A block of Hugging Face, with v^(l) before it and v^(l+1) behind it."""
 
     hook_aliases: ClassVar[dict[str, str | list[str]]] = {
         "hook_resid_pre": "hook_in",
         "hook_resid_post": "hook_out",
     }
-    _start: Tensor | None = None
 
     @property
     def theirs(self) -> nn.Module:
@@ -202,10 +196,6 @@ class ClosedBlock(BlockBridge):
         return int(str(self.name).rpartition(".")[2])
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        if self._start is not None and args:
-            args = (self._start, *args[1:])
-        elif self._start is not None:
-            kwargs = {**kwargs, "hidden_states": self._start}
         self._check_stop_at_layer(*args, **kwargs)
         args, kwargs = self._hook_input_hidden_states(args, kwargs)
         patterns = self._modules.get("attn")
@@ -219,8 +209,8 @@ class GenericBridge(TransformerBridge):
     """A bridge whose blocks are closed, but for what `inside` proves: patterns and norms.
 
     `unknown`: why "patterns" or "norms" are not known. `norms`: those that are known, and their
-    forms. `asks_interface`: whether its softmax
-    attention, if it has any, is the one that transformers' `AttentionInterface` gives it.
+    forms. `asks_interface`: whether its softmax attention, if it has any, is the one that
+    transformers' `AttentionInterface` gives it.
     """
 
     unknown: Mapping[str, str] = MappingProxyType({})
@@ -254,13 +244,17 @@ class GenericBridge(TransformerBridge):
             positions = options.pop("logits_to_keep", None)
         if start_at_layer is None:
             return _last_logits(super().forward(input, *args, **options), positions)
-        block, stream = self.closed_blocks[start_at_layer], cast(Tensor, input)
-        block._start = stream.clone()  # a block may write to what it reads
-        try:
-            tokens = torch.zeros(stream.shape[:2], dtype=torch.int64, device=stream.device)
+        stream = cast(Tensor, input)
+        tokens = torch.zeros(stream.shape[:2], dtype=torch.int64, device=stream.device)
+
+        def read(
+            module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+        ) -> tuple[tuple[object, ...], dict[str, object]]:
+            own_kwargs = {name: it for name, it in kwargs.items() if name != "hidden_states"}
+            return (stream.clone(), *args[1:]), own_kwargs  # a block may write to what it reads
+
+        with before_modules({f"blocks.{start_at_layer}": self.blocks[start_at_layer]}, read):
             return _last_logits(super().forward(tokens, *args, **options), positions)
-        finally:
-            block._start = None
 
 
 def _last_logits(logits: object, positions: int | Int[Tensor, " position"] | None) -> object:
