@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from benchmarks.shapes import random_model, write_shape
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground.names import Linearisation
 from ostools.hooks import HookError
 from ostools.measure.answers.answers import answers
 from ostools.models.shape import Shape, resolve_device
@@ -129,7 +129,7 @@ def _tiny_values(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], n
         return table["float64_distance"].to_numpy(dtype=float)
 
     yield "logits", logits
-    for linearisation in LINEARISATIONS:
+    for linearisation in get_args(Linearisation):
         yield f"exact, {linearisation}", lambda name=linearisation: norms(name, "exact")
     yield "sketch, full", lambda: norms("full", "sketch")
     for variant in ("local", "theorem-5.1"):

@@ -49,7 +49,13 @@ def mask_scores(
 
     def body(scores: Tensor, layer: int) -> Tensor:
         masked = scores.masked_fill(~_permitted(allowed, scores), lowest(scores))
-        _require_some_key("mask_scores", scores, masked)
+        # Softmax over nothing is even over everything, the future included. A row hidden from the
+        # start has nothing to lose.
+        if bool((hidden(masked.amax(-1)) & ~hidden(scores.amax(-1))).any()):
+            raise HookError(
+                "mask_scores: a query is left without any key to attend to; let it see at least "
+                "itself"
+            )
         return masked
 
     with _edited(model, "mask_scores", "scores", body, layers, heads):
@@ -236,16 +242,6 @@ def _edited(
 
 def _heads_words(heads: Sequence[int] | None) -> str:
     return "all heads " if heads is None else f"heads {', '.join(map(str, sorted(set(heads))))} "
-
-
-def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
-    """Softmax over nothing is even over everything, the future included. A row hidden from the
-    start has nothing to lose.
-    """
-    if bool((hidden(after.amax(-1)) & ~hidden(before.amax(-1))).any()):
-        raise HookError(
-            f"{what}: a query is left without any key to attend to; let it see at least itself"
-        )
 
 
 def _permitted(

@@ -74,7 +74,7 @@ def holding(
     """Let a forward pass be differentiated under each of the choices, and impose one prompt's
     values on others.
 
-    One graph serves every choice: `Holding.follow` says which one the gradients of the next
+    One graph serves every choice: `Holding.followed` says which one the gradients of the next
     backward pass obey. Inside `Holding.imposing` the rows of a pass have the patterns, norm scales
     and activations of the prompt, as functions of their own input: their finite differences are
     those of the held network. `keeps`: those of the pass that was differentiated are kept; else the
@@ -96,12 +96,8 @@ class Holding:
         self.anywhere, self.everywhere = (
             HeldParts(*map(test, zip(*choices, strict=True))) for test in (any, all)
         )
-        self.followed = choices[0]
+        self.followed = choices[0]  # the choice that gradients obey from here on
         self._rows: Sequence[HeldParts] | None = None
-
-    def follow(self, choice: HeldParts) -> None:
-        """Let gradients obey this choice from here on."""
-        self.followed = choice
 
     @contextmanager
     def imposing(self, rows: Sequence[HeldParts]) -> Iterator[None]:

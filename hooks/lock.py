@@ -10,7 +10,6 @@ all threads.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -47,16 +46,14 @@ def model_block(
 
     Arguments that are not what their annotations say are refused with `HookError`.
     """
-    inner = contextmanager(function)
-    first = next(iter(inspect.signature(function).parameters))
 
-    @checked_arguments(HookError)
+    @checked_arguments(HookError)  # which hands the model on by its place
     @contextmanager
     @functools.wraps(function)
     def block(*args: Arguments.args, **options: Arguments.kwargs) -> Iterator[Yielded]:
-        model: Any = args[0] if args else options[first]
-        with locked(model), inner(*args, **options) as yielded:
-            yield yielded
+        model: Any = args[0]
+        with locked(model):
+            yield from function(*args, **options)
 
     return block
 

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ostools.ground.errors import OF_A_LEFT_HOOK
 from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import (
     HookError,
     Order,
-    Placement,
     active_edits,
     attached,
     hidden,
@@ -77,10 +77,11 @@ def exact_arithmetic(
         (scores[layer], patterns[layer], _softmax_of(model.blocks[layer].attn))
         for layer in patterns
     ]
-    placements: list[Placement] = []
-    for before, after, function in recomputed:
-        body = partial(_replaced_by, function)
-        placements += with_input(before, after, body, Order.RECOMPUTE)
+    placements = [
+        placement
+        for before, after, function in recomputed
+        for placement in with_input(before, after, partial(_replaced_by, function), Order.RECOMPUTE)
+    ]
     with attached(placements, kind="exact-arithmetic"):
         yield
 
@@ -91,7 +92,7 @@ def _require_kept(model: TransformerBridge, exact: Sequence[Norm]) -> None:
     if edits := [edit for edit in active_edits(model) if edit.where in undone]:
         raise HookError(
             f"exact_arithmetic would undo the edit {edits[0].kind!r} at {edits[0].where}: leave "
-            "its block first; hooks.clear(model) removes one that an interrupted call left"
+            f"its block first{OF_A_LEFT_HOOK}"
         )
 
 

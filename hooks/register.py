@@ -165,7 +165,7 @@ def attached(
                 f"reached {', '.join(silent[:3])}{' ...' if len(silent) > 3 else ''}"
             )
     finally:
-        remove_hooks([point for point, _ in attached_hooks], block)
+        remove_hooks([point for point, _ in attached_hooks], lambda hook: hook.block == block)
 
 
 @contextmanager
@@ -185,25 +185,21 @@ def before_modules(
             module.register_forward_pre_hook(ModuleHook(body, block, edit), with_kwargs=True)
         yield
     finally:
-        remove_hooks([*modules.values()], block)
-
-
-def remove_hooks(modules: Sequence[torch.nn.Module], block: int | None = None) -> None:
-    """Remove this package's hooks of one with-block, or of all, from these modules; modules inside
-    others come after them.
-    """
-    _remove(modules, lambda hook: block in (None, hook.block))
+        remove_hooks([*modules.values()], lambda hook: hook.block == block)
 
 
 def remove_observers(model: TransformerBridge) -> None:
     """Remove this package's observers from a copy of a model: what they watch is the original."""
-    _remove([*model.modules()], lambda hook: hook.edit is None)
+    remove_hooks([*model.modules()], lambda hook: hook.edit is None)
 
 
-def _remove(
-    modules: Sequence[torch.nn.Module], is_removed: Callable[[_AttachedHook | ModuleHook], bool]
+def remove_hooks(
+    modules: Sequence[torch.nn.Module],
+    is_removed: Callable[[_AttachedHook | ModuleHook], bool] = lambda hook: True,
 ) -> None:
-    """Remove those of this package's hooks at these modules that `is_removed` names."""
+    """Remove this package's hooks at these modules, all or those that `is_removed` names; modules
+    inside others come after them.
+    """
     for module in reversed(modules):
         for registry in _registries(module):
             for key, function in list(registry.items()):
@@ -258,7 +254,7 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     edits = [
         edit
         for name, module in model.named_modules()
-        if any(_registries(module)) or getattr(module, "fwd_hooks", ())
+        if any(_registries(module))
         for edit in _edits_at(name, module)
     ]
     if any(getattr(torch_module, name) for name in _OF_EVERY_MODULE):

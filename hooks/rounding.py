@@ -199,11 +199,9 @@ def _scales(
             f"{ids.dtype}"
         )
 
-    def largest_magnitude(tensor: Tensor, layer: int | None) -> Tensor:
-        return tensor.abs().amax((0, 1))
-
     names = dict.fromkeys(name for name, _ in places)
-    with torch.no_grad(), capture(model, *names, reduce=largest_magnitude) as record:
+    of_channels = capture(model, *names, reduce=lambda tensor, layer: tensor.abs().amax((0, 1)))
+    with torch.no_grad(), of_channels as record:
         model(ids.to(next(model.parameters()).device), use_cache=False)
     scales = {(name, layer): integer_scale(record[name][layer], format) for name, layer in places}
     for (name, layer), scale in scales.items():

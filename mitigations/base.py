@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ostools.ground.errors import short_repr
 
@@ -198,27 +198,21 @@ def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator
     from ostools import hooks
 
     verifies = any(type(part).verify is not Mitigation.verify for part in parts(mitigation))
-    scores_by_layer: dict[int | None, Tensor] = {}
+    scores: dict[int, Tensor] = {}
     verified = False
 
-    def keep(scores: Tensor, layer: int | None) -> None:
-        scores_by_layer[layer] = scores
-
-    def verify(pattern: Tensor, layer: int | None) -> None:
+    def verify(pattern: Tensor, layer: Any) -> None:
         nonlocal verified
-        place = cast(int, layer)  # a pattern is always one layer's
-        # The scores come first; both are dropped then.
-        scores = scores_by_layer.pop(place)
-        cast(Mitigation, mitigation).verify(
-            {"scores": {place: scores}, "pattern": {place: pattern}}
-        )
+        # The scores came first; both are dropped then.
+        record = {"scores": {layer: scores.pop(layer)}, "pattern": {layer: pattern}}
+        cast(Mitigation, mitigation).verify(record)
         verified = True
 
     with ExitStack() as stack:
         if mitigation is not None:
             stack.enter_context(mitigation.hooks(model))
         if verifies:
-            reduce = {"scores": keep, "pattern": verify}
+            reduce = {"scores": lambda it, layer: scores.update({layer: it}), "pattern": verify}
             stack.enter_context(hooks.capture(model, "pattern", "scores", reduce=reduce))
         yield
     if verifies and not verified:

@@ -34,12 +34,7 @@ class Separator(Mitigation):
         _require_no_item(self, is_empty=not self.text)
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        pieces: list[str] = []
-        for index, item in enumerate(items):
-            if index and index % self.every == 0:
-                pieces.append(self.text)
-            pieces.append(item)
-        return pieces
+        return _with_every(self.every, self.text, items)
 
 
 @typed_fields(MitigationError)
@@ -69,16 +64,13 @@ class Partition(Mitigation):
         _require_no_item(self, is_empty=not self.text.strip())
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        pieces: list[str] = []
-        for index, item in enumerate(items):
+        items = list(items)
+        for item in items:
             if not any(character.isalnum() for character in item):
                 raise MitigationError(
                     f"Partition: expected items, found the separator {item!r}: put partition first"
                 )
-            if index and index % self.size == 0:
-                pieces.append(Bar(self.text))
-            pieces.append(item)
-        return pieces
+        return _with_every(self.size, Bar(self.text), items)
 
     def prompt(self, text: str) -> str:
         return (
@@ -154,6 +146,14 @@ class RepeatPrompt(Mitigation):
 
     def prompt(self, text: str) -> str:
         return self.between.join([text] * self.times)
+
+
+def _with_every(count: int, text: str, items: Sequence[str]) -> list[str]:
+    """The items, with the text after every `count` of them, but not at the end."""
+    pieces: list[str] = []
+    for index, item in enumerate(items):
+        pieces += [text, item] if index and index % count == 0 else [item]
+    return pieces
 
 
 def _require_no_item(mitigation: Separator | Partition, is_empty: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ostools.cli.commands import Command, Parameter
-from ostools.cli.prompts import takes_question
+from ostools.cli.running import takes_question
 
 MODEL_HELP = (
     "'embedded' (the default) or another of 'ostools list models', a directory, or a hub id."

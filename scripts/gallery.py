@@ -15,7 +15,6 @@ import re
 import sys
 import tempfile
 import time
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass
@@ -97,9 +96,9 @@ def _picture(spec: dict[str, Any]) -> bytes:
     """The chart of a specification as PNG, at most so wide."""
     from ostools.reporting.style.notebook import picture_of, picture_size
 
-    drawn = b64decode(picture_of(spec, SCALE))
+    drawn = picture_of(spec, SCALE)
     width, _ = picture_size(drawn)
-    return drawn if width <= WIDEST else b64decode(picture_of(spec, SCALE * WIDEST / width))
+    return drawn if width <= WIDEST else picture_of(spec, SCALE * WIDEST / width)
 
 
 def pictures(page: str, wanted: Sequence[str]) -> Iterator[tuple[str, Any, Made]]:

@@ -289,9 +289,10 @@ def write(
     unsaid: Sequence[str] = (),
     tensors: dict[str, Tensor] | None = None,
     name: str = "tiny",
+    quantised: bool = False,
 ) -> Path:
     """The model as a GGUF file. `said` and `tensors` stand beside the model's own, `unsaid`
-    settings are left out.
+    settings and tensors are left out; `quantised`: matrices in Q8_0.
     """
     config: Any = model.config
     number = next(
@@ -323,9 +324,12 @@ def write(
         stored = names.get_name(path, try_suffixes=(".weight", ".bias"))
         if stored is None:
             raise ValueError(f"no name for {path} in {architecture}")
-        writer.add_tensor(
-            stored, as_converted(architecture, config, path, weight).contiguous().numpy()
-        )
+        if stored in unsaid:
+            continue
+        kind = gguf.GGMLQuantizationType.Q8_0 if quantised and weight.ndim == 2 else None
+        numbers = as_converted(architecture, config, path, weight).contiguous().numpy()
+        packed = numbers if kind is None else gguf.quants.quantize(numbers, kind)
+        writer.add_tensor(stored, packed, raw_dtype=kind)
     for stored, weight in (tensors or {}).items():
         writer.add_tensor(stored, weight.numpy())
     writer.write_header_to_file()

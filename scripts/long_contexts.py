@@ -19,7 +19,6 @@ import json
 import subprocess
 import sys
 import time
-from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -261,7 +260,7 @@ def write_pages() -> None:
     pairs = [name for name in LENGTHS if (STORE / name / "collapse.parquet").is_file()]
     if windows:
         drawn = picture(windows).to_dict(validate=False)
-        PICTURE.write_bytes(b64decode(picture_of(drawn, 1.2)))
+        PICTURE.write_bytes(picture_of(drawn, 1.2))
         write_tables(PAGE, windows=sensitivity_table(windows))
         write_tables(long=costs(windows))
     if pairs:

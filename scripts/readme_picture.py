@@ -10,7 +10,6 @@ seven minutes of one core, and 4 GB.
 
 from __future__ import annotations
 
-from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +183,7 @@ def _position(model: Any) -> Any:
 
 def _draw(path: Path, panels: Any, title: str) -> None:
     path.write_bytes(
-        b64decode(picture_of(draw.figure(panels, title, spacing=28).to_dict(validate=False), 1.2))
+        picture_of(draw.figure(panels, title, spacing=28).to_dict(validate=False), 1.2)
     )
 
 

@@ -11,7 +11,6 @@ each small model, as many for the large one, of which fewer texts are measured.
 from __future__ import annotations
 
 import argparse
-from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -379,7 +378,7 @@ def picture(what: str, results: dict[str, Any]) -> str:
     """The chart of the first model, drawn and named."""
     for name, result in results.items():
         path = PAGE.with_name(f"tokens-{what}.png")
-        path.write_bytes(b64decode(picture_of(result.chart().to_dict(validate=False), 1.4)))
+        path.write_bytes(picture_of(result.chart().to_dict(validate=False), 1.4))
         return f"![{what}, {name}]({path.name})"
     return ""
 

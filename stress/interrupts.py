@@ -25,7 +25,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from tests.checkpoints import tiny_model
-from tests.hooks.test_lock import IDS, LEFT, dtype_of, free
+from tests.hooks.test_lock import IDS, LEFT, free
 
 CASES = 250
 _MEASURED: dict[str, Callable[[Any], object]] = {
@@ -107,7 +107,8 @@ def run(cases: int, seed: int) -> int:
     chosen, failures = random.Random(seed), 0
     names = [*LEFT, *_MEASURED]
     for place, name in enumerate(names):
-        model: Any = tiny_model("llama", dtype=dtype_of(name), d_model=16, n_layers=1, fresh=True)
+        dtype = torch.float64 if name == "exact_arithmetic" else torch.float32
+        model: Any = tiny_model("llama", dtype=dtype, d_model=16, n_layers=1, fresh=True)
         expected = model(IDS)
         work = (
             partial(traced, partial(_MEASURED[name], model))

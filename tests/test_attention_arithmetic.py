@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import ostools as ost
 from ostools.measure.answers.prefilled import prefilled_prompts
-from ostools.models.files.sources import EMBEDDED_DIRECTORY
+from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 from scripts import attention_arithmetic as script
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,9 @@ def test_the_page_says_what_transformers_alone_gives(
     assert text.endswith("Below.\n")
     assert [cell["ones"] for cell in cells] == list(ONES)
     plain, seen = (
-        AutoModelForCausalLM.from_pretrained(EMBEDDED_DIRECTORY, attn_implementation="eager"),
+        AutoModelForCausalLM.from_pretrained(
+            EMBEDDED_DIRECTORIES["embedded"], attn_implementation="eager"
+        ),
         [],
     )
     softmax = torch.nn.functional.softmax

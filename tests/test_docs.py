@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ostools.models.files.gguf_cache import is_installed
-from ostools.models.files.sources import EMBEDDED_DIRECTORY
+from ostools.models.files.sources import EMBEDDED_DIRECTORIES, is_installed
 from scripts import glossary, listings, printed
 
 ROOT = Path(__file__).parents[1]
@@ -238,7 +237,7 @@ def test_the_python_on_a_page_runs_and_prints_what_it_says(page: Path, tmp_path:
     if page.stem in REAL and not is_installed(REAL[page.stem]):
         pytest.skip(f"needs {REAL[page.stem]}: make real")
     for model in ("my-model", "gemma-2b"):
-        (tmp_path / model).symlink_to(EMBEDDED_DIRECTORY)
+        (tmp_path / model).symlink_to(EMBEDDED_DIRECTORIES["embedded"])
     blocks = printed.blocks(page.read_text("utf-8"))
     for block, output in zip(blocks, printed.run(page, tmp_path), strict=True):
         expected = block["printed"]

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import ostools
-from ostools.paper.claims.claims import CLAIMS as JUDGED
+from ostools.paper.reproduction.reproduce import CLAIMS as JUDGED
 from scripts.fidelity import PAGE, cells, rows
 from tests.checkpoints import paper_text
 from tests.cli.asking import COMMANDS

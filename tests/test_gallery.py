@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ostools.models.files.gguf_cache import is_installed
+from ostools.models.files.sources import is_installed
 from ostools.results import Result
 from scripts import gallery
 from tests.reporting.charts.test_every_result import results_of

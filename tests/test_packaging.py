@@ -14,7 +14,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from ostools.models.files.gguf_cache import PACKAGED_MODELS
+from ostools.models.files.sources import PACKAGED_MODELS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"ostools"}

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ostools.models.files.gguf_cache import is_installed
-from ostools.models.files.sources import EMBEDDED_DIRECTORY
+from ostools.models.files.sources import EMBEDDED_DIRECTORIES, is_installed
 
 PAGE = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
 RECIPES = dict(
@@ -30,7 +29,7 @@ def test_a_recipe_runs_as_it_stands(
 ) -> None:
     """On the embedded model where SmolLM2 is not installed."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my-model").symlink_to(EMBEDDED_DIRECTORY)
+    (tmp_path / "my-model").symlink_to(EMBEDDED_DIRECTORIES["embedded"])
     code = RECIPES[name] if is_installed(MODEL) else RECIPES[name].replace(MODEL, "embedded")
     exec(compile(code, name, "exec"), {"__name__": "recipe"})
     for file in re.findall(r'save\("(.+?)"|out="(.+?)"', code):

@@ -12,7 +12,8 @@ import nbformat
 import pytest
 from nbmake.nb_run import NotebookRun
 
-from ostools.models.files.gguf_cache import PACKAGED_MODELS, in_cache, is_installed
+from ostools.models.files.gguf_cache import in_cache
+from ostools.models.files.sources import PACKAGED_MODELS, is_installed
 from tutorials.write import ENVIRONMENT, METADATA, TIMEOUT, cells_of
 
 FOLDER = Path(__file__).parents[1] / "tutorials"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache, partial
+from functools import partial
 from typing import NoReturn
 
 import click
@@ -47,25 +47,20 @@ class Program(click.Group):
         """The verbs."""
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of these words, or the choice that they begin; None for neither."""
-        words = tuple(cmd_name.split(" "))
-        return _command(words) if words in COMMANDS or longer_than(words) else None
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first words name, and the rest of the line."""
-        count = 0
-        while count < len(args) and self.get_command(ctx, " ".join(args[: count + 1])):
-            count += 1
+        prefixes = [args[: n + 1] for n in range(len(args))]
+        count = sum(" ".join(words) in self.commands for words in prefixes)
         if not count:
             raise unknown_name("command", args[0], VERBS)
         words, remaining = tuple(args[:count]), args[count:]
         next_words = [longer[count] for longer in longer_than(words)]
         if next_words and remaining and not remaining[0].startswith("-"):
             raise unknown_name(f"word behind {' '.join(words)}", remaining[0], next_words)
-        return " ".join(words), _command(words), remaining
+        name = " ".join(words)
+        return name, self.commands[name], remaining
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs, each with the WHATs that it has."""
@@ -82,7 +77,6 @@ def longer_than(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [name for name in COMMANDS if name[: len(words)] == words and name != words]
 
 
-@cache
 def _command(words: tuple[str, ...]) -> click.Command:
     """One command of the table, with its examples and the further words of its verb; or words that
     need another one behind them, such as `ostools list`."""
@@ -129,6 +123,9 @@ app = Program(
     "--out gemma.html",
     no_args_is_help=False,
 )
+for words in COMMANDS:
+    for count in range(len(words)):
+        app.add_command(_command(words[: count + 1]))
 click.version_option(package_name="oversquashing-tools", message="ostools %(version)s")(app)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -29,6 +29,10 @@ from ostools.ground import InputError, checked_name, parse_lengths
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation
     from ostools.results import Result
+    from ostools.tasks.questions import Question
+
+Value: TypeAlias = "str | tuple[int, ...] | Question"
+"""A prompt as a user gives it: a text, its token ids, or a task's question."""
 
 
 @dataclass(frozen=True)

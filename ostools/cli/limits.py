@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ostools.cli import terminal
-from ostools.cli.commands import Command
-from ostools.cli.prompts import Value
+from ostools.cli.commands import Command, Value
 from ostools.cli.terminal import GLOBALS
 from ostools.ground import InsufficientMemoryError
 from ostools.ground.arguments import full_signature

@@ -12,14 +12,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError
-from ostools.ground.progress import LogLines, Progress, bar, is_looked_at, outermost
+from ostools.ground.progress import Progress, outermost, watched
 
 
 @dataclass
@@ -63,8 +63,7 @@ def set_globals(values: Mapping[str, object]) -> None:
 def on_one_line(text: object) -> str:
     """Text as a terminal may have it: no character breaks the line, drives the terminal or turns
     the direction."""
-    words = (character if character.isprintable() else " " for character in str(text))
-    return " ".join("".join(words).split())
+    return " ".join(_printable(str(text)).split())
 
 
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -105,11 +104,8 @@ def progress(description: str) -> Iterator[Progress]:
     """How far the work is, on stderr and only where that is wanted: a bar with the time left where
     it is seen, else lines.
     """
-    display: AbstractContextManager[Progress] = nullcontext(False)
-    if not GLOBALS.quiet:
-        lines = LogLines(lambda line: note(f"{description}: {line}"))
-        display = bar(description) if is_looked_at() else nullcontext(lines)
-    with outermost(), display as report:
+    display = watched(description, lambda line: note(f"{description}: {line}"))
+    with outermost(), nullcontext(False) if GLOBALS.quiet else display as report:
         yield report
 
 

@@ -1,15 +1,18 @@
-"""The application: the page's files, a run, a file to save; for this machine's browser alone.
+"""The application: the page's files and its runs; for this machine's browser alone.
 
 What the page shows of a result: numbers of each token, charts, and how to have them again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
-import tempfile
+import threading
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,9 +25,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ostools.explorer.runs import Runs, Stopped
 from ostools.explorer.views import ViewRequest, described
-from ostools.ground import InputError, checked_name
+from ostools.ground import InputError, TransformerBridge
 from ostools.ground.names import METHOD_KINDS
 from ostools.hooks import HookError
 from ostools.measure import Attention, Attribution, Bounds, Sensitivity
@@ -98,9 +100,12 @@ def _tokens(request: ViewRequest, result: Result) -> list[Values]:
 
 
 def _token(row: Mapping[Hashable, object], value: float, numbers: list[Values]) -> Values:
-    token = display_token(str(row["token"]))
-    values = {"value": _plain(value), "numbers": numbers}
-    return {"position": int(str(row["position"])), "token": token, **values}
+    return {
+        "position": int(str(row["position"])),
+        "token": display_token(str(row["token"])),
+        "value": _plain(value),
+        "numbers": numbers,
+    }
 
 
 def _norms(row: Mapping[Hashable, Any]) -> list[Values]:
@@ -130,8 +135,7 @@ def _number(name: str, value: float, low: float | None = None, high: float | Non
 
 
 def _plain(value: float) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None
+    return float(value) if math.isfinite(value) else None
 
 
 def _chart(request: ViewRequest, result: Result, has_tokens: bool) -> Values:
@@ -149,11 +153,80 @@ def _chart(request: ViewRequest, result: Result, has_tokens: bool) -> Values:
     }
 
 
+# --- the runs
+
+MOST_HELD = 8
+"""The most results that are held."""
+_LOOK = 0.05  # seconds between two looks whether the browser still waits
+
+
+class Stopped(Exception):  # noqa: N818 (nothing went wrong)
+    """Nobody waits for this run any more."""
+
+
+class Runs:
+    """Runs of one model, one after the other: while hooks are on a pass, a second pass may not run.
+
+    Each run belongs to the request that asked for it and ends, at its next step, when that request
+    does: a new keystroke, the stop button and a closed browser all take their request back. So two
+    browsers cannot mix.
+    """
+
+    def __init__(self, model: TransformerBridge) -> None:
+        self.model = model
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer")
+        self._closed = threading.Event()
+        self._recent: OrderedDict[tuple[str, str], Result] = OrderedDict()
+
+    async def answer_to(
+        self,
+        view_request: ViewRequest,
+        is_gone: Callable[[], Awaitable[bool]],
+        *,
+        draws: bool = True,
+    ) -> Values:
+        """Run the request's call, and `answer` with its result. Raises `Stopped` where `is_gone`
+        said so first, and their errors.
+        """
+        if self._closed.is_set():
+            raise Stopped
+        stop = threading.Event()
+        work = asyncio.get_running_loop().run_in_executor(
+            self._worker,
+            lambda: answer(view_request, self._run(view_request, stop), draws=draws),
+        )
+        while not (await asyncio.wait([work], timeout=_LOOK))[0]:
+            if not stop.is_set() and await is_gone():
+                stop.set()
+        if work.cancelled():
+            raise Stopped
+        return await work
+
+    def close(self) -> None:
+        """Begin no more runs, and end the present one at its next step."""
+        self._closed.set()
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, view_request: ViewRequest, stop: threading.Event) -> Result:
+        def report(done_count: int, total: int) -> None:
+            if stop.is_set() or self._closed.is_set():
+                raise Stopped
+
+        report(0, 1)
+        # What decides the numbers: the call and its text. An attention has all heads.
+        key = (view_request.prompt, view_request.line)
+        result = self._recent.pop(key, None)
+        if result is None:
+            result = view_request.run(self.model, report)
+        self._recent[key] = result
+        while len(self._recent) > MOST_HELD:
+            self._recent.popitem(last=False)
+        return result
+
+
+# --- the server
+
 PAGE = Path(__file__).parent / "page"
-_ENDINGS = {
-    "html": "text/html", "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf",
-    "csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet",
-}  # fmt: skip
 _HEADERS = {
     # Vega writes style attributes, for which 'unsafe-inline' stands; a local notebook may frame
     # the page.
@@ -167,7 +240,6 @@ _HEADERS = {
 }
 _OURS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?")
 """The Host of a request to this server: a foreign name that points here is another one."""
-Handler = Callable[[Mapping[str, object], Request, Runs], Awaitable[Response]]
 
 
 class Guard:
@@ -200,7 +272,6 @@ class Guard:
 
 def application(runs: Runs, prompt: str) -> Guard:
     """The guarded application; `prompt`: what stands in the field at first."""
-    start = {**described(runs.model), "prompt": prompt, "endings": list(_ENDINGS)}
     scripts = {f"/{path.name}": path.read_text("utf-8") for path in PAGE.glob("*.js")}
     scripts |= {"/draw.js": page.drawing().source, "/vega.js": page.library().source}
     texts = {path: (text, "text/javascript") for path, text in scripts.items()}
@@ -208,63 +279,37 @@ def application(runs: Runs, prompt: str) -> Guard:
     for style in (PAGE / "explorer.css", page.TEMPLATES / "style.css"):
         texts[f"/{style.name}"] = (style.read_text("utf-8"), "text/css")
     files = {path: Response(text, media_type=kind) for path, (text, kind) in texts.items()}
-    files["/start"] = JSONResponse(start)
+    files["/start"] = JSONResponse({**described(runs.model), "prompt": prompt})
 
     async def serve_file(request: Request) -> Response:
         return files[request.url.path]
 
     routes = [Route(path, serve_file) for path in files]
-    routes += [
-        Route(path, _endpoint(handler, runs), methods=["POST"])
-        for path, handler in (("/run", _run), ("/save", _save))
-    ]
-    return Guard(Starlette(routes=routes))
+    return Guard(Starlette(routes=[*routes, Route("/run", partial(_run, runs), methods=["POST"])]))
 
 
-def _endpoint(handler: Handler, runs: Runs) -> Callable[[Request], Awaitable[Response]]:
-    """The handler's answer, the one line of a refusal, or nothing where nobody waits any more."""
-
-    async def endpoint(request: Request) -> Response:
-        try:
-            return await handler(await _json_of(request), request, runs)
-        except (InputError, MitigationError, HookError) as error:
-            return JSONResponse({"error": str(error)}, status_code=400)
-        except (Stopped, ClientDisconnect):
-            return Response(status_code=204)
-
-    return endpoint
-
-
-async def _run(sent: Mapping[str, object], request: Request, runs: Runs) -> Response:
-    """The answer to a view request, without its chart where `chart` is false.
+async def _run(runs: Runs, request: Request) -> Response:
+    """The answer to a view request, without its chart where `chart` is false; the one line of a
+    refusal; nothing where nobody waits any more.
 
     Where `before` is a number, the answer of the quicker view at that place; {} where there is
     none.
     """
-    view_request, place = ViewRequest.of(sent, runs.model), sent.get("before")
-    if isinstance(place, int) and place >= 0:
-        quicker = view_request.before(place)
-        if quicker is None:
-            return JSONResponse({})
-        view_request = quicker
-    answer_of_view = partial(answer, view_request, draws=sent.get("chart") is not False)
-    return JSONResponse(await runs.finished(view_request, request.is_disconnected, answer_of_view))
-
-
-async def _save(sent: Mapping[str, object], request: Request, runs: Runs) -> Response:
-    """The result as a file with the `ending`. Its name and place are ours: no path comes from the
-    browser.
-    """
-    view_request = ViewRequest.of(sent, runs.model)
-    ending = checked_name("ending", sent.get("ending"), _ENDINGS)
-    saved = partial(_file_bytes, ending)
-    content = await runs.finished(view_request, request.is_disconnected, saved)
-    return Response(content, media_type=_ENDINGS[ending])
-
-
-def _file_bytes(ending: str, result: Result) -> bytes:
-    with tempfile.TemporaryDirectory() as directory:
-        return result.save(Path(directory) / f"result.{ending}").read_bytes()
+    try:
+        sent = await _json_of(request)
+        view_request, place = ViewRequest.of(sent, runs.model), sent.get("before")
+        if isinstance(place, int) and place >= 0:
+            quicker = view_request.before(place)
+            if quicker is None:
+                return JSONResponse({})
+            view_request = quicker
+        draws = sent.get("chart") is not False
+        answered = await runs.answer_to(view_request, request.is_disconnected, draws=draws)
+        return JSONResponse(answered)
+    except (InputError, MitigationError, HookError) as error:
+        return JSONResponse({"error": str(error)}, status_code=400)
+    except (Stopped, ClientDisconnect):
+        return Response(status_code=204)
 
 
 async def _json_of(request: Request) -> dict[str, object]:

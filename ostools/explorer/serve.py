@@ -8,11 +8,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ostools.explorer.runs import Runs
 from ostools.ground import InputError, TransformerBridge, checked_arguments
 
 if TYPE_CHECKING:
     from uvicorn import Server
+
+    from ostools.explorer.app import Runs
 
 
 class Explorer:
@@ -75,7 +76,7 @@ def explore(
     try:
         import uvicorn
 
-        from ostools.explorer.app import application
+        from ostools.explorer.app import Runs, application
     except ImportError:
         raise InputError(
             "explore: expected the packages starlette and uvicorn, found them missing: "

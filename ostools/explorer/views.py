@@ -49,9 +49,14 @@ def _sensitivity(
     logit: bool = True,
     **sketch: object,
 ) -> View:
-    options = {"linearisations": (linearisation,), **sketch}
-    takes = frozenset({"logit"} if logit else ())
-    return View(words, "sensitivity", options, "streams", takes, before)
+    return View(
+        words,
+        "sensitivity",
+        {"linearisations": (linearisation,), **sketch},
+        "streams",
+        frozenset({"logit"} if logit else ()),
+        before,
+    )
 
 
 _SKETCH: dict[str, Any] = {"logit": False, "method": "sketch", "cotangents": COTANGENTS}

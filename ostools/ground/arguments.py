@@ -155,13 +155,15 @@ def _items(item: object, value: object) -> object:
     if isinstance(value, str):
         value = [value] if is_text else None  # a text is one word
     # A mapping is no list, and neither is an array without an axis.
-    is_listed = isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
-    if not is_listed or isinstance(value, Mapping):
+    if (
+        not isinstance(value, Iterable)
+        or isinstance(value, Mapping)
+        or getattr(value, "ndim", 1) == 0
+    ):
         return _REFUSED
-    listed = typing.cast(Iterable[object], value)
     if not is_text:
-        return _records(item, listed)
-    items = list(listed)
+        return _records(item, value)
+    items = list(value)
     return items if all(_read(item, element) is not _REFUSED for element in items) else _REFUSED
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -42,19 +43,27 @@ def outermost() -> Iterator[bool]:
 
 
 @contextmanager
-def watched(name: str, counts_steps: bool = True) -> Iterator[Progress]:
+def watched(name: str, say: Callable[[str], None] | None = None) -> Iterator[Progress]:
     """How a long call tells that it is long: the progress to call inside the block.
 
-    In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress).
-    Everywhere else it logs lines (`LogLines`) as warnings, which Python writes to stderr.
+    In a terminal or a notebook it draws a bar on stderr for what takes longer than two seconds,
+    which is gone when the block ends. Everywhere else lines (`LogLines`) go to `say`; where that is
+    left out they are logged as warnings, which Python writes to stderr.
     """
-    if counts_steps and is_looked_at():
-        with bar(name) as progress:
-            yield progress
+    if not is_looked_at():
+        warning = "ostools.%s: %s; progress=False silences this"
+        yield LogLines(say or partial(_LOG.warning, warning, name))
         return
-    yield LogLines(
-        lambda line: _LOG.warning("ostools.%s: %s; progress=False silences this", name, line)
-    )
+    from tqdm import tqdm
+
+    form = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
+    with tqdm(desc=name, delay=_DELAY, leave=False, bar_format=form) as bar:
+
+        def update(steps_done: int, total: int) -> None:
+            bar.total = total
+            bar.update(steps_done - bar.n)
+
+        yield update
 
 
 class LogLines:
@@ -87,26 +96,6 @@ def name_part(words: str) -> None:
 def in_time(seconds: float) -> str:
     """Hours, minutes and seconds, such as 0:05:10."""
     return str(timedelta(seconds=round(seconds)))
-
-
-@contextmanager
-def bar(description: str) -> Iterator[Progress]:
-    """A bar on stderr, in a terminal or a notebook, for what takes longer than two seconds; gone
-    when the block ends.
-    """
-    if not is_looked_at():
-        yield False
-        return
-    from tqdm import tqdm
-
-    form = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
-    with tqdm(desc=description, delay=_DELAY, leave=False, bar_format=form) as tqdm_bar:
-
-        def update(steps_done: int, total: int) -> None:
-            tqdm_bar.total = total
-            tqdm_bar.update(steps_done - tqdm_bar.n)
-
-        yield update
 
 
 def is_looked_at() -> bool:

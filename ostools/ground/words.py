@@ -41,11 +41,6 @@ def title_of(model: Mapping[str, object]) -> str:
     return Path(name).name if Path(name).is_absolute() else name
 
 
-def computed_on(model: Mapping[str, object]) -> str:
-    """The dtype and the device of a provenance's model."""
-    return f"{model.get('dtype')} on {model.get('device')}"
-
-
 def runs(lengths: Sequence[int]) -> str:
     """Whole numbers in ascending order, three or more in a row as `3 to 10`."""
     rows = in_a_row(lengths)

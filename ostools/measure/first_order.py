@@ -26,7 +26,7 @@ GREATEST = 3
 effects.
 """
 
-Effects = Float[np.ndarray, " part"]
+Values = Float[np.ndarray, " place"]
 
 
 def agreement_table(frame: Frame, keys: Sequence[str], part: str) -> pd.DataFrame:
@@ -46,7 +46,7 @@ def agreement_table(frame: Frame, keys: Sequence[str], part: str) -> pd.DataFram
 
 
 def first_order_agreement(
-    real: Effects, predicted: Effects, names: Sequence[str]
+    real: Values, predicted: Values, names: Sequence[str]
 ) -> dict[str, object]:
     """How well first order predicted the real effects of parts that are called `names`.
 
@@ -81,9 +81,6 @@ def first_order_agreement(
     }
 
 
-Values = Float[np.ndarray, " pos"]
-
-
 @dataclass(frozen=True)
 class Belief:
     """Verdict on one form on one prompt. `believed`: None where it could not be tested. `spearman`:
@@ -109,12 +106,19 @@ def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled:
     """Verdict on the values of a form beside norms with their intervals (exact norms: both limits
     are the norm).
     """
-    nearest = np.clip(value, lower, upper)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log10(value) - np.log10(nearest)
-    off = float(np.median(np.where(value == nearest, 0.0, ratio))) if scaled else math.nan
+    ratio = log10_ratio(value, np.clip(value, lower, upper))
+    off = float(np.median(ratio)) if scaled else math.nan
     what = f"{len(value)} tokens"
     return judged(rank_correlation(value, norm), off, what, len(value), scaled=scaled)
+
+
+def log10_ratio(value: Values, measured: Values) -> Values:
+    """log10(value / measured), 0 where both are the same (both exactly 0 too), infinite beside a
+    single 0.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log10(value) - np.log10(measured)
+    return np.where(value == measured, 0.0, ratio)
 
 
 def judged(

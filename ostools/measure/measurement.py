@@ -17,7 +17,7 @@ from ostools.ground.arguments import checked_arguments, full_signature, read_arg
 from ostools.ground.memory import in_smaller_chunks
 from ostools.ground.progress import outermost, watched
 from ostools.measure.position import require_question
-from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, require_layers
+from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, layers_up_to
 from ostools.measure.task_prompt import require_seeds
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.precision.torch_state import default_torch_state
@@ -113,7 +113,7 @@ def refuse_arguments(
     for check in (
         require_question,
         require_seeds,
-        require_layers,
+        layers_up_to,
         *(record.checks if record else ()),
     ):
         names = inspect.signature(check).parameters.keys()
@@ -162,8 +162,8 @@ def measurement(
     - Where it takes `**encoding: Unpack[EncodingOptions]` and a prompt, the prompt's texts and
       questions are encoded here by those options. Without a prompt the options are the function's
       own to use, for what it asks of a task.
-    - A call that takes long says so: a bar in a terminal or a notebook if the function takes
-      `progress`, else lines by `logging`. `progress=False` silences both.
+    - A call that takes long says so if the function takes `progress`: a bar in a terminal or a
+      notebook, else lines by `logging`. `progress=False` silences both.
     """
 
     def decorated(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
@@ -176,7 +176,6 @@ def measurement(
 
 def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
     signature = inspect.signature(function)
-    parameters = signature.parameters
 
     @checked_arguments(InputError)
     @functools.wraps(function)
@@ -192,12 +191,9 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
             stack.enter_context(enough_threads(models.values()))
             if "encoding" in call.arguments:
                 _encode_prompts(call)
-            if stack.enter_context(outermost()) and call.arguments.get("progress") in (None, True):
-                counts_steps = "progress" in parameters
-                progress = watched(function.__name__, counts_steps=counts_steps)
-                shown_progress = stack.enter_context(progress)
-                if counts_steps:
-                    call.arguments["progress"] = shown_progress
+            is_told = stack.enter_context(outermost()) and "progress" in signature.parameters
+            if is_told and call.arguments.get("progress") in (None, True):
+                call.arguments["progress"] = stack.enter_context(watched(function.__name__))
             return function(*call.args, **call.kwargs)
 
     return measured

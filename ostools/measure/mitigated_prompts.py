@@ -20,17 +20,20 @@ import torch
 from ostools import mitigations
 from ostools.ground import InputError, TransformerBridge
 from ostools.measure.position import (
+    ANSWER,
+    Position,
     ReadPrompt,
-    checked_position,
+    predicted_token,
     read_at,
-    read_with_next,
-    require_question,
+    reading,
+    require_prompt_end,
 )
 from ostools.measure.prompts import as_prompt, prompt_named
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
 from ostools.mitigations.named import NONE
 from ostools.models import EncodingOptions, Prompt, encode
+from ostools.models.tokens import token_text
 from ostools.tasks import Question
 from ostools.tasks.questions import question
 
@@ -66,7 +69,7 @@ class MitigatedPrompts:
         model: TransformerBridge,
         prompts: Sequence[str | Prompt | Question],
         mitigation: Mitigation | str | None,
-        position: str | None = None,
+        position: Position | None = None,
     ) -> MitigatedPrompts:
         """`position`: where the questions among the prompts are read.
 
@@ -76,14 +79,11 @@ class MitigatedPrompts:
         acting = mitigations.optional(mitigation)
         if not prompts:
             raise InputError("expected at least one prompt, found an empty list")
-        encoded, silent, questions = [], [], []
+        rows = []
         for index, raw_prompt in enumerate(prompts):
             with prompt_named(prompts, index):
-                prompt, silent_parts, read = _encoded(what, model, raw_prompt, acting, position)
-            encoded.append(prompt)
-            silent.append(silent_parts)
-            questions.append(read)
-        return cls(what, acting, tuple(encoded), tuple(silent), tuple(questions))
+                rows.append(_encoded(what, model, raw_prompt, acting, position))
+        return cls(what, acting, *zip(*rows, strict=True))
 
     @classmethod
     def of_rewritten(
@@ -116,7 +116,10 @@ class MitigatedPrompts:
         if (read := self.questions[index]) is None:
             return entries
         with mitigations.running(model, self.mitigation):
-            return entries | read_with_next(model, read)
+            token = predicted_token(model, torch.tensor(read.ids))
+        form = read.task_prompt
+        next_token = form.length, form.seed, token_text(model.tokenizer, token)
+        return entries | {"read_at": reading(model, [read]), "next_tokens": [next_token]}
 
     @contextmanager
     def acting(self, work: TransformerBridge) -> Iterator[None]:
@@ -156,20 +159,20 @@ def _encoded(
     model: TransformerBridge,
     raw_prompt: object,
     mitigation: Mitigation | None,
-    position: str | None,
+    position: Position | None,
 ) -> tuple[Prompt, tuple[Mitigation, ...], ReadPrompt | None]:
     """A prompt in tokens as the mitigation rewrites it, the parts that left it as it was, and, of a
     task's question, where it is read. Of a chat the user's message is rewritten."""
     if isinstance(raw_prompt, Question):
         task_prompt, silent = pose(model, raw_prompt, mitigation)
-        read = read_at(model, task_prompt, checked_position(position))
+        read = read_at(model, task_prompt, position or ANSWER)
         return read.prompt(model), silent, read
     if not isinstance(raw_prompt, str | Prompt):
         raise InputError(
             f"expected a text, a Prompt or a task's question, found {type(raw_prompt).__name__}; "
             "for token ids use ost.Prompt.from_ids(model, ids)"
         )
-    require_question([raw_prompt], position)
+    require_prompt_end(position, "a prompt without a task")
     text = raw_prompt if isinstance(raw_prompt, str) else raw_prompt.text
     if isinstance(raw_prompt, Prompt) and text is not None and raw_prompt.chat is not None:
         text = text[slice(*raw_prompt.chat.message)]

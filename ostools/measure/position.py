@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ostools.ground import InputError, Position, TransformerBridge, checked_name, short_repr
+from ostools.ground import InputError, Position, TransformerBridge
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position
 from ostools.models import Prompt
@@ -101,20 +101,9 @@ class ReadPrompt:
         )
 
 
-def checked_position(position: object) -> Position:
-    """The position of that name; None: "answer". Raises `InputError` for any other value."""
-    if position is None:
-        return ANSWER
-    if not isinstance(position, str):
-        raise InputError(
-            f"position of a task: expected {', '.join(POSITIONS)}, found {short_repr(position)}"
-        )
-    return cast(Position, checked_name("position", position, POSITIONS))
-
-
-def require_prompt_end(position: object, what: str) -> None:
+def require_prompt_end(position: Position | None, what: str) -> None:
     """Refuse a position that only a task's prompt has. `what` was given in the place of a task."""
-    if position is not None and checked_position(position) != PROMPT_END:
+    if position not in (None, PROMPT_END):
         raise InputError(
             f"position: expected a task's prompt for {position!r}, found {what}, which is read at "
             "its last token: leave "
@@ -122,9 +111,9 @@ def require_prompt_end(position: object, what: str) -> None:
         )
 
 
-def require_question(prompt: Sequence[object] | None, position: object) -> None:
-    """Refuse a position by name of prompts that are no task's questions."""
-    if isinstance(position, str) and not all(isinstance(text, Question) for text in prompt or ()):
+def require_question(prompt: Sequence[object] | None, position: Position | None) -> None:
+    """Refuse a position of prompts that are no task's questions."""
+    if not all(isinstance(text, Question) for text in prompt or ()):
         require_prompt_end(position, "a prompt without a task")
 
 
@@ -151,14 +140,6 @@ def read_at(
     prefix, answer = split_line(model, task_prompt)
     Prompt.from_ids(model, (*ids, *prefix))  # refused here where it is longer than the context
     return ReadPrompt(task_prompt, position, (*ids, *prefix), len(prefix), answer)
-
-
-def read_with_next(model: TransformerBridge, prompt: ReadPrompt) -> dict[str, object]:
-    """Provenance entries of one prompt: `reading`, and in `next_tokens` its items, seed and
-    likeliest next token. One pass, under whatever is active."""
-    task_prompt, token = prompt.task_prompt, predicted_token(model, torch.tensor(prompt.ids))
-    next_token = task_prompt.length, task_prompt.seed, token_text(model.tokenizer, token)
-    return {"read_at": reading(model, [prompt]), "next_tokens": [next_token]}
 
 
 def predicted_token(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> int:

@@ -26,13 +26,12 @@ from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.tasks import Question
 from ostools.theory.profiles import BINS, binned, checked_bins, interval_of_mean
 
-BY_TOKEN = ("position", "token", "source", "norm", "kind")
-
 
 def by_token(rows: Frame, source: object, norm: object, kind: object) -> Frame:
     """The table of a result with a value a token: position, token, source (which of its profiles),
     norm (the value), kind (measured | estimated | certified | paper | predicted)."""
-    return rows.assign(source=source, norm=norm, kind=kind)[[*BY_TOKEN]].reset_index(drop=True)
+    table = rows.assign(source=source, norm=norm, kind=kind)
+    return table[["position", "token", "source", "norm", "kind"]].reset_index(drop=True)
 
 
 def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
@@ -72,26 +71,22 @@ def prompt_named(prompts: Sequence[object], index: int) -> Iterator[None]:
         raise type(error)(f"prompt {index + 1} of {len(prompts)} ({start}): {error}") from error
 
 
-def layers_up_to(last: int, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
-    """The residual streams v^(l) in order, of a model with that last layer: 0 is the embedding, L
-    what the last block leaves. Others are refused.
+def layers_up_to(n_layers: int, layers: Literal["all"] | Iterable[int] | None) -> tuple[int, ...]:
+    """The residual streams v^(l) in order, of a model of so many blocks: 0 is the embedding, L what
+    the last block leaves; None: none. Others are refused.
     """
+    if layers is None:
+        return ()
     if isinstance(layers, str) and layers == "all":
-        return tuple(range(last + 1))
+        return tuple(range(n_layers + 1))
     layer_list = list(layers)
-    wrong = [layer for layer in layer_list if not is_whole(layer) or not 0 <= layer <= last]
+    wrong = [layer for layer in layer_list if not is_whole(layer) or not 0 <= layer <= n_layers]
     if wrong or not layer_list:
         raise InputError(
-            f"layers: expected 'all' or numbers out of 0..{last}, found "
+            f"layers: expected 'all' or numbers out of 0..{n_layers}, found "
             f"{short_repr(wrong) if wrong else 'none'}"
         )
     return tuple(sorted(set(map(int, layer_list))))
-
-
-def require_layers(n_layers: int, layers: Literal["all"] | Iterable[int] | None) -> None:
-    """Refuse layers that a model of so many has not; None: the measurement's own."""
-    if layers is not None:
-        layers_up_to(n_layers, layers)
 
 
 def token_columns(prompt: Prompt) -> pd.DataFrame:

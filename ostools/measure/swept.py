@@ -22,8 +22,8 @@ from ostools import mitigations, tasks
 from ostools.ground import InputError, TransformerBridge
 from ostools.measure.mitigated_prompts import ACTIVE, EffectStatus, MitigatedPrompts
 from ostools.measure.position import (
+    ANSWER,
     Position,
-    checked_position,
     read_at,
     reading,
     require_prompt_end,
@@ -190,11 +190,10 @@ class Swept:
         of_pairs = "lengths" in inspect.signature(function).parameters
         tables, results = [], []
         for n, (start, ids) in ((n, window) for n, window in windows.items() if window is not None):
+            prompt: Any = Prompt.from_ids(model, ids)
             if of_pairs:
-                pair = _pair(function.__name__, model, cell, ids)
-                results.append(function(model, pair, lengths=[n], **options))
-            else:
-                results.append(function(model, Prompt.from_ids(model, ids), **options))
+                prompt, options["lengths"] = _pair(function.__name__, model, cell, ids), [n]
+            results.append(function(model, prompt, **options))
             tables.append(self.rows(results[-1], cell).assign(length=n, start=start))
         added = {TOO_SHORT: too_short} if too_short else {}
         table, provenance = _joined(tables, results[-1], added)
@@ -218,7 +217,7 @@ def _each_prompt(
     that changed its text or a logit."""
     mitigation, form = cell.mitigated, tasks.task(cell.task)
     effect, results, tables, read_prompts = EffectStatus(model, mitigation), [], [], []
-    position = checked_position(options.pop("position", None))
+    position = options.pop("position", None) or ANSWER
     for length in cell.lengths:
         task_prompt = render_prompt(model, form, length, seed=cell.seed, mitigation=mitigation)
         read_prompts.append(read_at(model, task_prompt, position))

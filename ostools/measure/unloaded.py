@@ -157,14 +157,13 @@ class Unloaded:
 
     def forecast(self, work: int) -> Forecast:
         """What loading it takes, and so many bytes of work beside it."""
-        if self.kind != "cpu":
-            return Forecast(self.held_bytes + work, work, self.held_bytes + work)
-        model = self.held_bytes + _OF_WORD * self.shape.d_vocab
-        # Weights are read and cast one after the other, a few at a time: the embedding and an
-        # output layer of its own may stand beside what they are cast to.
-        largest = self._weights[1]
-        memory = LIBRARIES + model + max(largest, work)
-        return Forecast(memory, work, model + work, LIBRARIES)
+        model, largest, program = self.held_bytes, 0, 0
+        if self.kind == "cpu":
+            model += _OF_WORD * self.shape.d_vocab
+            # Weights are read and cast one after the other, a few at a time: the embedding and an
+            # output layer of its own may stand beside what they are cast to.
+            largest, program = self._weights[1], LIBRARIES
+        return Forecast(program + model + max(largest, work), work, model + work, program)
 
 
 @lru_cache(maxsize=4)

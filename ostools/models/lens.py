@@ -103,7 +103,15 @@ class Float32Scores(AttentionBridge):
 
 
 class _Joint(Float32Scores):
-    """Of one weight for q, k and v, without a rotation."""
+    """Of one weight for q, k and v."""
+
+    def _reshape_attn_output(self, attn_output: Tensor, *sizes: int) -> Tensor:
+        z = super()._reshape_attn_output(attn_output, *sizes)
+        return z if self.narrow is None else z.to(self.narrow)
+
+
+class _JointPlain(_Joint):
+    """Without a rotation."""
 
     def _reshape_qkv_to_heads(
         self, q: Tensor, k: Tensor, v: Tensor, num_heads: int, num_kv_heads: int | None = None
@@ -111,18 +119,9 @@ class _Joint(Float32Scores):
         parts = super()._reshape_qkv_to_heads(q, k, v, num_heads, num_kv_heads)
         return self.widened(parts[0]), *parts[1:]
 
-    def _reshape_attn_output(self, attn_output: Tensor, *sizes: int) -> Tensor:
-        z = super()._reshape_attn_output(attn_output, *sizes)
-        return z if self.narrow is None else z.to(self.narrow)
-
 
 class _JointRotated(_Joint):
-    """Of one weight for q, k and v, whose rotation computes in the model's dtype."""
-
-    def _reshape_qkv_to_heads(
-        self, q: Tensor, k: Tensor, v: Tensor, num_heads: int, num_kv_heads: int | None = None
-    ) -> _HeadsAndSizes:
-        return AttentionBridge._reshape_qkv_to_heads(self, q, k, v, num_heads, num_kv_heads)
+    """With a rotation, which computes in the model's dtype."""
 
     def _apply_rotary_pos_emb(self, q: Tensor, k: Tensor, *angles: Tensor) -> tuple[Tensor, Tensor]:
         parent = cast(JointQKVPositionEmbeddingsAttentionBridge, super())
@@ -150,7 +149,7 @@ def put_before(attention: AttentionBridge) -> None:
     if issubclass(kind, JointQKVPositionEmbeddingsAttentionBridge):
         before = _JointRotated
     elif issubclass(kind, JointQKVAttentionBridge):
-        before = _Joint
+        before = _JointPlain
     else:
         point = getattr(attention, "hook_rot_q", None) or cast(HookPoint, attention.q.hook_out)
         point.__class__ = _LastOfQueries

@@ -174,9 +174,16 @@ def _drawn_model(
     """The Hugging Face model with weights as transformers draws them, in float32, and rounded."""
     from transformers.initialization import no_init_weights
 
-    with _undrawn_is_nan(), _DrawnInFloat64():
-        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
+    # Each weight is drawn once: neither by torch's constructors, nor a tied one at its other place.
+    with _undrawn_is_nan(), no_init_weights():
         exact = built(config, family, torch.float32)
+    for name in exact.all_tied_weights_keys:
+        tied_weight: Any = exact.get_parameter(name)
+        tied_weight._is_hf_initialized = True
+    with _DrawnInFloat64():
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
+        exact.initialize_weights()
+    exact.tie_weights()
     for name, weight in exact.named_parameters():
         if not is_finite(weight):
             raise InputError(

@@ -10,7 +10,7 @@ from ostools.paper.behaviour import (
     figure_4_of,
     figure_prompts,
 )
-from ostools.paper.claims.claims import Reproduction
+from ostools.paper.claims.claim import Reproduction
 from ostools.paper.figure5 import Figure5, figure_5
 from ostools.paper.reproduction.reproduce import reproduce
 from ostools.paper.retrieval import Retrieval, retrieval

@@ -41,7 +41,7 @@ from ostools.ground import (
 from ostools.ground.words import title_of
 from ostools.measure import Evaluation, Hosted
 from ostools.models import EncodingOptions
-from ostools.paper.drawn_result import PaperFigure
+from ostools.paper.drawn_result import PaperResult
 from ostools.results import Frame, Provenance
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask, Question
@@ -81,7 +81,7 @@ _OF_ONE_TASK = (
 )
 
 
-class _AnswersFigure(PaperFigure):
+class _AnswersFigure(PaperResult):
     """Caption and differences from the paper, of a result that is made of answers."""
 
     subject: ClassVar[str]
@@ -97,7 +97,9 @@ class _AnswersFigure(PaperFigure):
         """Model and settings beside the paper's, and the answers that are in no number. What of the
         paper's prompts is ours stands in docs/fidelity.md.
         """
-        parameters, answers = self.provenance.parameters, self._answers
+        parameters = self.provenance.parameters
+        # The rows of Figure 4 are numbers: the answers stand beside them.
+        answers: Frame = getattr(self, "answers", self.frame)
         lengths, kinds = parameters["lengths"], answers["kind"].value_counts()
         how = (
             "greedy decoding, prompts "
@@ -114,10 +116,6 @@ class _AnswersFigure(PaperFigure):
             f"answer. In no error: {kinds.get(CUT_OFF, 0)} answers that were cut off, "
             f"{kinds.get(SOMETHING_ELSE, 0)} that wrote something else than was asked for.",
         ]
-
-    @property
-    def _answers(self) -> Frame:
-        return self.frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,10 +157,6 @@ class Figure4(_AnswersFigure):
     tables: ClassVar = (TableHead(columns="task mode output answers right", greatest="answers"),)
     subject = "frequency of each answer to sums and counts"
     answers: pd.DataFrame
-
-    @property
-    def _answers(self) -> Frame:
-        return self.answers
 
 
 @ost.measure.measurement()

@@ -19,16 +19,3 @@ class PaperResult(Result):
         from ostools.paper.charts import VIEWS
 
         return VIEWS[type(self)][1](self)
-
-
-class PaperFigure(PaperResult):
-    """A figure of the paper, made with another model than the paper's."""
-
-    @property
-    def deviations(self) -> list[str]:
-        """Model and settings beside the paper's, a sentence each."""
-        raise NotImplementedError
-
-    def findings(self) -> list[str]:
-        """What the figure shows as one sentence, then how it was made."""
-        return [" ".join(super().findings()), *self.deviations]

@@ -41,7 +41,7 @@ from ostools.ground.words import title_of
 from ostools.measure import Collapse, Reading
 from ostools.measure.position import read_at
 from ostools.models.tokens import token_text
-from ostools.paper.drawn_result import PaperFigure
+from ostools.paper.drawn_result import PaperResult
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
 from ostools.tasks import FIGURE_5, AppendixTask, ItemsAs
@@ -55,7 +55,7 @@ _KEY = ["panel", "task", "pair", "dtype", "length"]
 
 
 @dataclass(frozen=True, eq=False)
-class Figure5(PaperFigure):
+class Figure5(PaperResult):
     """One row per panel, pair, dtype and length.
 
     Columns: panel (a to d), task, pair (theorem | one-more-digit), dtype, length (items of v),

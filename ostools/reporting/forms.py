@@ -98,7 +98,7 @@ def curve(
         base.mark_area(opacity=opacity, clip=True).encode(y=alt.Y(low, **y), y2=high, **looks)
         for base, low, high, opacity in _between(rows, bands)
     ]
-    base = draw.rows(draw.without_nan(rows)).encode(y=alt.Y(_value(rows), **y), **looks)
+    base = draw.rows(rows).encode(y=alt.Y(_value(rows), **y), **looks)
     if width:
         properties: Looks = {"strokeWidth": width} | line
         lines = base.mark_line(**properties)
@@ -175,7 +175,7 @@ def profile(
         base.mark_rect(opacity=opacity).encode(y=alt.Y(low, **y), y2=high, **looks)
         for base, low, high, opacity in _between(rows, bands)
     ]
-    levels = draw.rows(draw.without_nan(rows)).encode(y=alt.Y(_value(rows), **y), **looks)
+    levels = draw.rows(rows).encode(y=alt.Y(_value(rows), **y), **looks)
     levels = levels.encode(tooltip=draw.tooltips(rows))
     marks.append(levels.mark_rule(strokeWidth=2).encode(strokeDash=dash or alt.Undefined))
     middles = axes.token_axis(tokens, "position", 0.5, aside)
@@ -208,21 +208,26 @@ one has.
 """
 
 
-def gradient(title: str | None, length: int = 260, **looks: object) -> alt.Legend:
+def gradient(title: str | None, length: int = 260, **looks: Any) -> alt.Legend:
     """A horizontal legend of colours below the chart."""
-    place: Looks = {"orient": "bottom", "direction": "horizontal", "titleLimit": 0}
-    place |= looks
-    return alt.Legend(title=title, gradientLength=length, **place)
+    return alt.Legend(
+        title=title,
+        gradientLength=length,
+        orient="bottom",
+        direction="horizontal",
+        titleLimit=0,
+        **looks,
+    )
 
 
 def log_colour(values: Column, title: str) -> alt.Color:
     """A logarithmic scale over the values that are not 0, with round numbers in its legend."""
     positive = values[values > 0] if (values > 0).any() else pd.Series([0.1, 1.0])
     ticks = axes.log_axis(positive)[1]
-    numbers: Looks = {"values": ticks["values"], "labelExpr": ticks["labelExpr"]}
     domain = [float(positive.min()), float(positive.max())]
     scale = alt.Scale(type="log", scheme="viridis", domain=domain)
-    legend = gradient(f"{title} (log scale)", 320, **numbers)
+    words = ticks["labelExpr"]
+    legend = gradient(f"{title} (log scale)", 320, values=ticks["values"], labelExpr=words)
     return alt.Color("value:Q", scale=scale, legend=legend)
 
 
@@ -271,18 +276,13 @@ SQUARE: Looks = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 
 """A legend of bars."""
 
 
-def rules(rows: Frame, along: str, place: Encoding, low: str, high: str, **looks: object) -> Marks:
-    """The marks: a rule from `low` to `high` at each row's place on the axis `along`, where it has
-    both.
-    """
-    rows = rows.dropna(subset=[low, high])
+def rules(rows: Frame, x: alt.X, hue: Encoding, width: float = 1.2) -> Marks:
+    """The marks: a rule from `low` to `high` at each row's x, where it has both."""
+    rows = rows.dropna(subset=["low", "high"])
     if rows.empty:
         return []
-    across, colour = ("y" if along == "x" else "x"), looks.pop("color")
-    ends: Looks = {along: place, across: f"{low}:Q", f"{across}2": f"{high}:Q", "color": colour}
-    rule: Looks = {"strokeWidth": 1.2} | looks
-    base = draw.rows(draw.without_nan(rows)).mark_rule(**rule)
-    return [base.encode(**ends)]
+    base = draw.rows(rows).mark_rule(strokeWidth=width)
+    return [base.encode(x=x, y="low:Q", y2="high:Q", color=hue)]
 
 
 def bars(
@@ -306,7 +306,7 @@ def bars(
     """
     along, across, number = ("x", "y", alt.Y) if isinstance(name, alt.X) else ("y", "x", alt.X)
     places: Looks = {along: name} | ({} if offset is None else {f"{along}Offset": offset})
-    base = draw.rows(draw.without_nan(rows))
+    base = draw.rows(rows)
     base = base.encode(color=hue, tooltip=draw.tooltips(rows), **places)
     marks = [
         base.transform_filter(f"isValid(datum.{low})")

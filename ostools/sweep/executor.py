@@ -44,7 +44,7 @@ from ostools.sweep.cells import (
     to_load,
 )
 from ostools.sweep.measurements import MEASUREMENTS, measure
-from ostools.sweep.store import Failure, Store, file_of
+from ostools.sweep.store import Store, file_of
 from ostools.sweep.sweep_file import Sweep
 from ostools.tasks.repeats import RepeatedIds
 
@@ -188,7 +188,7 @@ class SweepPlan:
 
     keyed_cells: tuple[KeyedCell, ...]
     pending: tuple[KeyedCell, ...]
-    failed: tuple[Failure, ...]
+    failed: tuple[str, ...]
     terms: Terms
 
 
@@ -230,7 +230,11 @@ def plan(
     stored = store.files({keyed_cell.key for keyed_cell in keyed_cells})
     failures = {} if retry_failed else store.failures()
     missing = [keyed_cell for keyed_cell in keyed_cells if keyed_cell.key not in stored]
-    failed = [failures[keyed_cell.key] for keyed_cell in missing if keyed_cell.key in failures]
+    failed = [
+        f"{keyed_cell.cell}: {failures[keyed_cell.key]}"
+        for keyed_cell in missing
+        if keyed_cell.key in failures
+    ]
     pending = [keyed_cell for keyed_cell in missing if keyed_cell.key not in failures]
     return SweepPlan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
 
@@ -263,8 +267,8 @@ def run(
         cells = plan(sweep, directory, executor=executor, retry_failed=retry_failed, say=say)
         if count := store.ask(cells.keyed_cells):
             say(f"{count} measured cells are not of this sweep as it is now: no table has them")
-        for record in cells.failed:
-            say(f"failed before: {record}")
+        for reason in cells.failed:
+            say(f"failed before: {reason}")
         failed: list[str] = []
         tell(progress, 0, len(cells.pending))
         # Closed here and now, however it ends: an executor may hold workers.
@@ -276,7 +280,7 @@ def run(
                     say(failed[-1])
                 tell(progress, index + 1, len(cells.pending))
     present = len(cells.keyed_cells) - len(cells.pending) - len(cells.failed)
-    return Outcome(len(cells.pending) - len(failed), present, (*map(str, cells.failed), *failed))
+    return Outcome(len(cells.pending) - len(failed), present, (*cells.failed, *failed))
 
 
 def _store(store: Store, keyed_cell: KeyedCell, rows: Rows | str, terms: Terms) -> str:

@@ -113,10 +113,8 @@ MEASUREMENTS: dict[str, Measurement] = {
 
 
 def measure(model: TransformerBridge, cell: Cell) -> Rows:
-    """The rows of a cell, with the cell's own columns in front. Raises what the measurement
+    """The rows of a cell, without the columns of the cell itself. Raises what the measurement
     refuses.
     """
     measurement = MEASUREMENTS[cell.measurement]
-    table, provenance = measurement.swept.measured(measurement.function, model, cell)
-    columns = [name for name in table if name not in cell.columns]
-    return table.assign(**cell.columns)[[*cell.columns, *columns]], provenance
+    return measurement.swept.measured(measurement.function, model, cell)

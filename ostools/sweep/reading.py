@@ -23,7 +23,7 @@ from ostools.measure.swept import the_one
 from ostools.results import Frame, Provenance, Result
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.measurements import MEASUREMENTS
-from ostools.sweep.store import MADE_BY, Failure, Store
+from ostools.sweep.store import MADE_BY, Store
 
 Value = TypeVar("Value")
 PLACE = "__cell__"
@@ -37,11 +37,11 @@ STATES = ("measured", "failed", "missing")
 @dataclass(frozen=True)
 class AskedCell:
     """A cell that was asked for, and what there is of it: where it is measured, what its numbers
-    come from (`source`: its `Provenance` as a mapping); where it failed, the record."""
+    come from (`source`: its `Provenance` as a mapping); where it failed, why (`failure`)."""
 
     keyed_cell: KeyedCell
     source: Mapping[str, Any] | None = None
-    failure: Failure | None = None
+    failure: str | None = None
 
     @property
     def state(self) -> str:

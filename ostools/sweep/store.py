@@ -39,18 +39,6 @@ _HALF = re.compile(r"\.([0-9a-f]{16}|sweep\.json)\..*")
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Why the cell of that key, here in words, has no rows."""
-
-    key: str
-    cell: str
-    error: str
-
-    def __str__(self) -> str:
-        return f"{self.cell}: {self.error}"
-
-
-@dataclass(frozen=True)
 class Manifest:
     """What was asked of a directory. This code cannot know what a later form means."""
 
@@ -58,7 +46,7 @@ class Manifest:
     cells: tuple[KeyedCell, ...]
 
 
-_MANIFEST, _FAILURE = TypeAdapter(Manifest), TypeAdapter(Failure)
+_MANIFEST = TypeAdapter(Manifest)
 UNREADABLE = (
     OSError,
     ValueError,
@@ -146,18 +134,12 @@ class OwnDirectory:
         cannot be, and for what the disk refuses meanwhile.
         """
         self.require_ours()
-        try:
-            # The lock before all else: a run killed before there is one leaves an empty directory,
-            # which the next one takes.
-            with disk_errors(self.directory, "cannot be written"):
-                self.directory.mkdir(parents=True, exist_ok=True)
-                with FileLock(self.directory / LOCK, timeout=0):
-                    yield
-        except Timeout:
-            raise InputError(
-                f"{self.directory}: another run is writing there; wait for it, or give another "
-                "directory"
-            ) from None
+        # The lock before all else: a run killed before there is one leaves an empty directory,
+        # which the next one takes.
+        with disk_errors(self.directory, "cannot be written"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.directory / LOCK, timeout=0):
+                yield
 
     def require_ours(self) -> None:
         """Raises `InputError` for a file, and for a directory that holds something else."""
@@ -224,14 +206,16 @@ class Store(OwnDirectory):
 
     def fail(self, keyed_cell: KeyedCell, error: str) -> None:
         """Record why a cell has no rows."""
-        record = _FAILURE.dump_json(Failure(keyed_cell.key, str(keyed_cell.cell), error), indent=1)
+        record = json.dumps({"cell": str(keyed_cell.cell), "error": error}, indent=1)
         path = self.failed / f"{keyed_cell.key}.json"
-        write_atomically(path, lambda part: part.write_bytes(record))
+        write_atomically(path, lambda part: part.write_text(record))
 
-    def failures(self) -> dict[str, Failure]:
-        """The records of the cells that failed, by their keys."""
+    def failures(self) -> dict[str, str]:
+        """Why the cells that failed have no rows, by their keys."""
         return dict(
-            self._read(self.failed, _FAILED, lambda path: _FAILURE.validate_json(path.read_bytes()))
+            self._read(
+                self.failed, _FAILED, lambda path: str(json.loads(path.read_bytes())["error"])
+            )
         )
 
     def files(self, keys: Container[str]) -> dict[str, CellFile]:
@@ -264,10 +248,12 @@ def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
 
 @contextmanager
 def disk_errors(path: Path, what: str) -> Iterator[None]:
-    """What the disk refuses, in one line that names the place."""
+    """What the disk refuses, or the lock of another run, in one line that names the place."""
     try:
         yield
     except Timeout:
-        raise
+        raise InputError(
+            f"{path}: another run is writing there; wait for it, or give another directory"
+        ) from None
     except OSError as error:
         raise InputError(f"{error.filename or path}: {what}: {error.strerror or error}") from error

@@ -29,8 +29,8 @@ from ostools.ground import (
     InputError,
     checked_arguments,
     checked_name,
-    in_words,
     parse_lengths,
+    refusal,
     short_repr,
 )
 from ostools.ground.errors import nearest
@@ -77,15 +77,10 @@ def _text_of(item: object, number: int, where: str) -> Text:
 
 
 def _items_of(path: Path) -> list[object]:
-    try:
+    with refusal(f"plain text, or an object with a text in each line of a .jsonl file, at {path}"):
         content = path.read_text(encoding="utf-8")
         if path.suffix.lower() == ".jsonl":
             return [json.loads(line) for line in content.split("\n") if line.strip()]
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: expected plain text, or an object with a text in each line of a .jsonl file, "
-            f"found {in_words(error)[:200]}"
-        ) from error
     return [part for part in _PARTED.split(content) if part.strip()]
 
 
@@ -113,7 +108,6 @@ AnyOptions: TypeAlias = Annotated[
     Options, GetPydanticSchema(_schema_by_name), BeforeValidator(_measurement)
 ]
 """The options of a measurement, whose name says which."""
-_Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Sweep(Strict):
@@ -133,7 +127,11 @@ class Sweep(Strict):
     lengths: Annotated[tuple[int, ...], BeforeValidator(_lengths)]
     dtypes: Names = ("float32",)
     mitigations: Names = ("none",)
-    seeds: Annotated[tuple[_Seed, ...], BeforeValidator(listed), Field(min_length=1)] = (0,)
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=2**31)], ...],
+        BeforeValidator(listed),
+        Field(min_length=1),
+    ] = (0,)
     measurements: Annotated[tuple[AnyOptions, ...], BeforeValidator(listed), Field(min_length=1)]
     device: Annotated[str, Field(pattern=r"^(auto|(cpu|cuda)(:\d{1,3})?)$")] = "auto"
     _typed: tuple[str, ...] = PrivateAttr(())  # no file sets it: what it names may run
@@ -263,12 +261,6 @@ def read_yaml(path: Path) -> object:
     """The plain values of a YAML file. Raises `InputError` with the file, the line and
     the column.
     """
-    try:
+    with refusal(f"YAML in UTF-8 at {path}"):
         # _Plain is a SafeLoader: it makes no objects.
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Plain)  # noqa: S506
-    except OSError as error:
-        raise InputError(
-            f"{path}: expected a YAML file, found none to read: {error.strerror or error}"
-        ) from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: expected YAML in UTF-8, found {in_words(error)}") from error

@@ -38,8 +38,6 @@ Residual = Float[Tensor, "batch pos d_model"]
 Projected = Float[Tensor, "batch head pos d_head"]
 Pattern = Float[Tensor, "batch head query key"]
 
-_EPS = 1e-6
-
 
 @dataclass(frozen=True, eq=False)
 class DecoderBlock:
@@ -110,7 +108,7 @@ class Decoder:
     table_seed: int = 0
     causal: bool = True
     window: int | None = None
-    eps: float = _EPS
+    eps: float = 1e-6
 
     def __post_init__(self) -> None:
         checked_name("positions", self.positions, encodings.ENCODINGS)

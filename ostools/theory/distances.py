@@ -36,8 +36,9 @@ NORMS: tuple[DistanceNorm, ...] = get_args(DistanceNorm)
 """L1 is the theorem's distance, Linf Figure 5's."""
 
 _NO_MANTISSA = -(1 << 52)
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-DTYPES: dict[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
+}
 """The dtypes by name."""
 
 
@@ -144,19 +145,14 @@ IN_A_ROW = 8
 @dataclass(frozen=True)
 class HiddenRange:
     """One range of lengths: `first` and `last`, `lengths_tried` from one to the other, and at how
-    many of these the pair is `hidden` (at both ends it is). `following`: how many longer lengths
-    were tried."""
+    many of these the pair is `hidden` (at both ends it is). `open`: whether it goes on to
+    the longest length tried."""
 
     first: int
     last: int
     lengths_tried: int
     hidden: int
-    following: int
-
-    @property
-    def open(self) -> bool:
-        """Whether the range goes on to the longest length tried."""
-        return self.following == 0
+    open: bool
 
 
 def hidden_ranges(hidden: Sequence[bool], lengths: Sequence[int]) -> list[HiddenRange]:
@@ -178,7 +174,7 @@ def hidden_ranges(hidden: Sequence[bool], lengths: Sequence[int]) -> list[Hidden
             last=lengths[end],
             lengths_tried=end - start + 1,
             hidden=sum(map(bool, hidden[start : end + 1])),
-            following=len(lengths) - 1 - end,
+            open=end == len(lengths) - 1,
         )
         for start, end in spans
     ]

@@ -55,14 +55,13 @@ from ostools.theory import path_sum
 
 Scores = Float[Tensor, "*batch pos"]
 Scalars = Float[Tensor, "*batch"]
-OtherScores = Float[Tensor, "*batch other"]
 
 ALTERNATING = 2.0 * (math.e - 1.0) / (math.e + 1.0)
 """Lemma B.4's delta at every even n: 0.924..."""
 
 
 def inserted(
-    other_scores: OtherScores, token: Scalars, last: Scalars
+    other_scores: Float[Tensor, "*batch other"], token: Scalars, last: Scalars
 ) -> tuple[Scores, Float[Tensor, "*batch pos_and_copy"]]:
     """x = (a_1, ..., a_{n-1}, c) and x* = (a_1, ..., a_{n-1}, b, c), with `other_scores` a, `token`
     b, `last` c (Lemma B.1).

@@ -29,8 +29,6 @@ from torch import Tensor
 
 from ostools.ground.memory import chunk
 
-LeftFactor = Float[Tensor, "head d_model d_head"]
-Right = Float[Tensor, "head d_head d_model"]
 Down = Float[Tensor, "d_model d_mlp"]
 Up = Float[Tensor, "d_mlp d_model"]
 Factor = Float[Tensor, "pos d_mlp"]
@@ -59,7 +57,9 @@ def spectral_norms(matrices: Float[Tensor, "*batch rows cols"]) -> Float[Tensor,
     return size * torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0.0).sqrt()
 
 
-def head_norms(left_factor: LeftFactor, right: Right) -> Float[Tensor, " head"]:
+def head_norms(
+    left_factor: Float[Tensor, "head d_model d_head"], right: Float[Tensor, "head d_head d_model"]
+) -> Float[Tensor, " head"]:
     """omega_h = ||L_h R_h||_2, exactly: the singular values of R_L R_R^T from two thin QR
     decompositions.
     """

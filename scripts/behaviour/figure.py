@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -125,4 +124,4 @@ def draw_figure(path: Path) -> None:
         notes,
         spacing=24,
     )
-    path.write_bytes(b64decode(picture_of(figure.to_dict(validate=False), 1.6)))
+    path.write_bytes(picture_of(figure.to_dict(validate=False), 1.6))

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from ostools.ground.errors import InputError
-from ostools.ground.progress import bar
+from ostools.ground.progress import watched
 from ostools.results import Result
 from studies.laboratory import random_lab, summary
 from studies.laboratory.charts import random_chart, trained_chart
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
                 options.path,
             )
         else:
-            with bar("running decoders") as progress:
+            with watched("running decoders") as progress:
                 result = random_lab.random_lab(options.what, progress=progress)
             tables = {
                 "How each curve falls": result.fits,
@@ -83,9 +83,9 @@ def train_and_measure(folder: Path) -> None:
     table of all.
     """
     for number, config in enumerate(grid(), start=1):
-        with bar(f"training {config.name} ({number} of {len(grid())})") as progress:
+        with watched(f"training {config.name} ({number} of {len(grid())})") as progress:
             train_lab(config, folder / "models" / config.name, progress)
-    with bar("measuring models") as progress:
+    with watched("measuring models") as progress:
         measured_grid(folder, grid(), progress).save(TABLE)
 
 

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
-from ostools.ground.progress import bar, tell
+from ostools.ground.progress import tell, watched
 from studies.training.card import make_card, render_card
 from studies.training.corpus import Corpus, load_corpus, save_tokenizer, train_tokenizer
 from studies.training.examples import pack_text
@@ -36,7 +36,7 @@ def run_training(name: str, recipe: Recipe, corpus: Corpus, directory: Path) -> 
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(corpus.train)
     run = start(recipe)
-    with bar("training") as progress:
+    with watched("training") as progress:
 
         def report(run: Run) -> None:
             tell(progress, run.step, recipe.steps)

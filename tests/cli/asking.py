@@ -11,7 +11,7 @@ import click
 from ostools.cli import app
 from ostools.cli.commands import COMMANDS as _TABLE
 from ostools.cli.commands import read_arguments
-from ostools.cli.prompts import read_prompts
+from ostools.cli.running import read_prompts
 
 COMMANDS = tuple(command.name for command in _TABLE.values())
 NOTES = ("forecast: ",)

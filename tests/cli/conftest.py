@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 
-@pytest.fixture(scope="session")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny Llama on disk, without a chat template."""
+def write_llama(folder: Path, chat_template: str | None) -> str:
+    """The directory of a tiny Llama with this chat template."""
     # Inside: what is imported before pytest is configured escapes the check of its annotations.
     from tests.checkpoints import write_checkpoint
 
-    sizes: dict[str, Any] = {
-        "d_model": 16,
-        "n_heads": 2,
-        "n_key_value_heads": 1,
-        "d_mlp": 16,
-        "context": 256,
-    }
-    return str(
-        write_checkpoint(
-            tmp_path_factory.mktemp("bare") / "tiny", "llama", chat_template=None, **sizes
-        )
-    )
+    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16}
+    sizes |= {"context": 512, "chat_template": chat_template}
+    return str(write_checkpoint(folder / "tiny", "llama", **sizes))
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny Llama on disk, without a chat template."""
+    return write_llama(tmp_path_factory.mktemp("bare"), None)
 
 
 @pytest.fixture

@@ -1,41 +1,33 @@
-"""--chat, --system and --thinking: the same prompt as in Python, and what is refused before a model
-is loaded.
+"""Prompts of a command: --chat, --system and --thinking, tasks, token ids and several texts give the
+same prompt as in Python; and what is refused before a model is loaded.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ostools as ost
+from ostools.cli.running import parse_ids
+from ostools.ground.errors import InputError
 from ostools.models import encode
 from ostools.results import frame_of
 from ostools.tasks import questions
-from tests.checkpoints import CHAT_TEMPLATE, tiny_model, write_checkpoint
+from tests.checkpoints import CHAT_TEMPLATE, tiny_model
 from tests.cli.asking import assert_refused
+from tests.cli.conftest import write_llama
 
-SIZES: dict[str, Any] = {
-    "d_model": 16,
-    "n_heads": 2,
-    "n_key_value_heads": 1,
-    "d_mlp": 16,
-    "context": 512,
-}
 SWITCH = "{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}"
 
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny Llama whose template has a switch for thinking."""
-    template = CHAT_TEMPLATE + SWITCH
-    return str(
-        write_checkpoint(
-            tmp_path_factory.mktemp("chat") / "t", "llama", chat_template=template, **SIZES
-        )
-    )
+    return write_llama(tmp_path_factory.mktemp("chat"), CHAT_TEMPLATE + SWITCH)
 
 
 def _result(run: Any, model: str, line: str) -> dict[str, Any]:
@@ -68,13 +60,25 @@ def test_a_text_is_asked_as_a_users_turn(run, thinker: str, line: str) -> None:
     assert said == [True, ASKED[line].get("system"), "on" if "thinking" in line else "off"]
 
 
-def test_what_a_chat_cannot_be_is_refused(run, thinker: str, bare: str) -> None:
-    refusals = {
-        "attention --prompt 1 --system 2": "system: expected a chat, found plain text",
-        "evaluate --lengths 3 --elicitation zero-shot --thinking": "thinking: expected a chat, found plain text",
-    }
-    for line, words in refusals.items():
-        assert_refused(run(*line.split(), "--model", thinker), words)
+REFUSALS = {
+    "attention --prompt 1 --system 2": "system: expected a chat, found plain text",
+    "evaluate --lengths 3 --elicitation zero-shot --thinking": "thinking: expected a chat, found plain text",
+    "attention --prompt 1 --chat --no-bos": "bos: expected plain text, found a chat, whose template writes",
+    "attention --ids 2,40 --bos": "bos: expected a text, found token ids",
+    "bounds --ids 2,40 --chat": "chat: expected a text, found token ids",
+    "attention --task copy-last --length 3 --bos": "bos: expected plain text, found a chat, whose template writes",
+    "bounds --task count-ones": "expected --task NAME and --length N",
+    "sensitivity --prompt 1 --position answer": "position",
+    "bounds": "expected --prompt or --ids or --task, found none of them",
+}
+
+
+@pytest.mark.parametrize("line", REFUSALS)
+def test_what_a_prompt_cannot_be_is_refused(run, thinker: str, line: str) -> None:
+    assert_refused(run(*line.split(), "--model", thinker), REFUSALS[line])
+
+
+def test_a_chat_needs_a_template(run, bare: str) -> None:
     without = run("attention", "--prompt", "The 11", "--chat", "--model", bare)
     assert_refused(without, "a chat template, found none: leave chat out")
 
@@ -94,17 +98,6 @@ def test_a_bos_is_chosen_of_a_text(run, thinker: str, line: str) -> None:
         provenance = _result(run, thinker, f"{line} --prompt 'The 11' {option}")["provenance"]
         assert provenance["token_ids"] == plain["token_ids"][1 if option == "--no-bos" else 0 :]
         assert provenance["parameters"]["bos"] is (option == "--bos")
-
-
-def test_a_bos_is_chosen_of_plain_text_alone(run, thinker: str) -> None:
-    refusals = {
-        "attention --prompt 1 --chat --no-bos": "bos: expected plain text, found a chat, whose template writes",
-        "attention --ids 2,40 --bos": "bos: expected a text, found token ids",
-        "bounds --ids 2,40 --chat": "chat: expected a text, found token ids",
-        "attention --task copy-last --length 3 --bos": "bos: expected plain text, found a chat, whose template writes",
-    }
-    for line, words in refusals.items():
-        assert_refused(run(*shlex.split(line), "--model", thinker), words)
 
 
 def test_several_prompts_are_each_a_turn(run, thinker: str) -> None:
@@ -128,11 +121,30 @@ def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
     assert found["provenance"]["parameters"]["read_at"]["position"] == "last-item"
 
 
-def test_a_task_and_its_length_stand_together(run, thinker: str) -> None:
-    refusals = {
-        "bounds --task count-ones": "expected --task NAME and --length N",
-        "sensitivity --prompt 1 --position answer": "position",
-        "bounds": "expected --prompt or --ids or --task, found none of them",
-    }
-    for line, words in refusals.items():
-        assert_refused(run(*line.split(), "--model", thinker), words)
+# --- several prompts, and token ids in place of a text
+
+
+def test_the_prompt_that_does_not_fit_is_named_and_nothing_is_written(
+    run, directory: str, tmp_path: Path
+) -> None:
+    asked = ["sensitivity", "--prompt", "a", "--prompt", "1" * 4000, "--model", directory]
+    assert_refused(run(*asked, "--out", str(tmp_path / "x.csv")), "prompt 2 of 2 (")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ids_are_read_from_the_line() -> None:
+    assert parse_ids("2 40 50") == parse_ids("[2, 40, 50]\n") == parse_ids("2,40,50") == (2, 40, 50)
+    for text in ("", "2,-1", "1.5", "٣", "\0"):
+        with pytest.raises(InputError, match=r"--ids .*: expected token ids such as 2,40,50"):
+            parse_ids(text)
+
+
+def test_ids_in_place_of_a_prompt(run, directory: str) -> None:
+    """The command's numbers are those of the text."""
+    ids = ost.encode(ost.load_model(directory, device="cpu"), "The 11").ids.tolist()
+    text, numbers = (
+        run("bounds", *given, "--model", directory, "--variants", "local", "--json")[1]
+        for given in (("--prompt", "The 11"), ("--ids", ",".join(map(str, ids))))
+    )
+    values = [[row["value"] for row in json.loads(found)["rows"]] for found in (text, numbers)]
+    assert values[0] == values[1]

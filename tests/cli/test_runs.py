@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -221,3 +222,19 @@ def test_doctor_finds_what_is_missing(run, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_interrupt_is_130_without_a_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ostools.cli.terminal.print_table", Mock(side_effect=KeyboardInterrupt))
     assert run("list", "models") == (130, "", "ostools: interrupted\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("end", "code", "line"),
+    [("> /dev/full", 2, "No space left on device"), ("| head -c 1 > /dev/null", 0, "")],
+)
+def test_a_full_disk_under_stdout_is_one_line_and_a_reader_that_left_no_error(
+    end: str, code: int, line: str
+) -> None:
+    program = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} list measurements {end}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert line in done.stderr
+    assert "Traceback" not in done.stderr

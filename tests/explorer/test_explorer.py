@@ -8,6 +8,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ from starlette.testclient import TestClient
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.explorer.app import application
-from ostools.explorer.runs import Runs, Stopped
-from ostools.explorer.views import COTANGENTS, ViewRequest
+from ostools.explorer.app import Runs, Stopped, answer, application
+from ostools.explorer.views import COTANGENTS, VIEWS, ViewRequest
 from ostools.ground.errors import InputError
 from ostools.hooks import HookError
+from ostools.models import load_model
 from tests.cli.asking import assert_refused
 
 PROMPT = "The 11"
@@ -130,13 +131,9 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
     ],
 )
 def test_a_wrong_request_is_refused_in_words(page: TestClient, asked: Any, words: str) -> None:
-    for path in ("/run", "/save"):
-        found = page.post(
-            path, content=json.dumps(asked), headers={"content-type": "application/json"}
-        )
-        assert found.status_code == 400
-        if path == "/run":
-            assert words in found.json()["error"]
+    headers = {"content-type": "application/json"}
+    found = page.post("/run", content=json.dumps(asked), headers=headers)
+    assert (found.status_code, words in found.json()["error"]) == (400, True)
 
 
 def test_a_form_of_another_page_and_what_hooks_refuse(
@@ -151,19 +148,6 @@ def test_a_form_of_another_page_and_what_hooks_refuse(
     monkeypatch.setattr(ViewRequest, "run", refused)
     found = page.post("/run", json={"view": "full", "prompt": "unmeasured"})
     assert (found.status_code, found.json()) == (400, {"error": "expected a model without edits"})
-
-
-def test_what_is_shown_can_be_saved_and_no_path_reaches_the_disk(page: TestClient) -> None:
-    for ending, start in {
-        "csv": b"position",
-        "png": b"\x89PNG",
-        "html": b"<!doctype html>",
-    }.items():
-        response = page.post("/save", json={"view": "frozen", "prompt": PROMPT, "ending": ending})
-        assert (response.status_code, response.content.startswith(start)) == (200, True)
-    for ending in ("../x.csv", "txt", "", None, 3):
-        response = page.post("/save", json={"view": "frozen", "prompt": PROMPT, "ending": ending})
-        assert (response.status_code, "unknown ending" in response.json()["error"]) == (400, True)
 
 
 def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
@@ -187,11 +171,11 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     async def both() -> Any:
         made = Runs(embedded)
         with pytest.raises(Stopped):
-            await made.finished(ViewRequest("frozen", "endless"), gone, str)
+            await made.answer_to(ViewRequest("frozen", "endless"), gone)
         sketch = ViewRequest("sketch-frozen", PROMPT)
-        result = await made.finished(sketch, still_waits, lambda found: found)
+        shown = await made.answer_to(sketch, still_waits, draws=False)
         made.close()
-        return result
+        return shown
 
     found = asyncio.run(both())
     assert told
@@ -200,7 +184,8 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
         "method": "sketch",
         "cotangents": COTANGENTS,
     }
-    assert found.frame.equals(ost.sensitivity(embedded, PROMPT, **sketch).frame)
+    norms = ost.sensitivity(embedded, PROMPT, **sketch).frame["frobenius_norm"]
+    assert [token["value"] for token in found["tokens"]] == norms.tolist()
 
 
 def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge) -> None:
@@ -224,3 +209,59 @@ def test_without_its_packages_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert_refused(run("explore", "--model", directory), "oversquashing-tools[explore]")
+
+
+# --- the copied code gives what the page shows
+
+COPIED = "The 11 of 11"
+CASES: list[Any] = [
+    ("attention", {"layer": 1, "head": 2}),
+    *(
+        pytest.param(view, values, marks=pytest.mark.slow)
+        for view, values in (
+            *((name, {}) for name in VIEWS if name not in ("frozen", "full", "collapse")),
+            ("frozen", {"layer": 2}),
+            ("full", {"logit": "1"}),
+            ("collapse", {"longest": 8}),
+        )
+    ),
+]
+
+
+@cache
+def loaded(name: str, **options: Any) -> TransformerBridge:
+    """A model as the copied code loads it, once: none is shared with the page."""
+    return load_model(name, **options)
+
+
+@pytest.mark.parametrize(("view", "values"), CASES, ids=str)
+def test_the_copied_code_gives_what_is_shown(
+    page: TestClient,
+    embedded: TransformerBridge,
+    monkeypatch: pytest.MonkeyPatch,
+    view: str,
+    values: dict[str, Any],
+) -> None:
+    monkeypatch.setattr("ostools.load_model", loaded)
+    shown = ask(page, view, COPIED, **values)
+    scope: dict[str, Any] = {}
+    exec(shown["code"], scope)
+    request = ViewRequest.of({"view": view, "prompt": COPIED, **values}, embedded)
+    assert json.loads(json.dumps(answer(request, scope["result"]))) == shown
+    assert all(json.loads(chart["chart"]) for chart in shown["charts"])
+
+
+def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(
+    page: TestClient, embedded: TransformerBridge
+) -> None:
+    last = ost.attention(embedded, COPIED).last
+    for layer, head in ((3, 1), (-1, 1), (2, -1), (-1, -1)):
+        of_layers = last if layer < 0 else last[layer : layer + 1]
+        weights = (of_layers if head < 0 else of_layers[:, head : head + 1]).double().mean((0, 1))
+        shown = [
+            entry["value"]
+            for entry in ask(page, "attention", COPIED, layer=layer, head=head, chart=False)[
+                "tokens"
+            ]
+        ]
+        assert shown == pytest.approx(weights.tolist(), rel=1e-6)

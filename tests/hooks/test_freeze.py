@@ -4,7 +4,7 @@ the ablation at 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -30,6 +30,18 @@ def last_token(
     return record["final_norm"][0, -1]
 
 
+def require_derivative(
+    run: Callable[[Tensor], Tensor], values: Callable[[Tensor], Tensor], x: Tensor, step: float
+) -> None:
+    """The derivative of `run` at x, in a direction, is the finite difference of `values`."""
+    generator = torch.Generator().manual_seed(1)
+    direction = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    finite = (values(x + step * direction) - values(x - step * direction)) / (2 * step)
+    _, product = torch.autograd.functional.jvp(run, x, direction)
+    assert isinstance(product, Tensor)
+    torch.testing.assert_close(product, finite, rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize(("attention", "norms"), KINDS)
 def test_logits_are_bit_identical(
     model: TransformerBridge, tokens: Tokens, attention: bool, norms: bool
@@ -49,9 +61,6 @@ def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
     model = tiny_model("gemma3", seed=5, dtype=torch.float64)
     ids = torch.tensor([[11, 40, 12, 99, 7]])
     embedded = model.input_to_embed(ids)[0][0].detach()
-    direction = torch.randn(
-        embedded.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
     with hooks.capture(model, "pattern") as record, hooks.exact_arithmetic(model):
         last_token(model, embedded)
     patterns = dict(record["pattern"])
@@ -67,13 +76,7 @@ def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
         with hooks.exact_arithmetic(model), hooks.frozen(model, norms=False):
             return last_token(model, x)
 
-    step = 1e-6
-    finite = (pinned(embedded + step * direction) - pinned(embedded - step * direction)) / (
-        2 * step
-    )
-    _, product = torch.autograd.functional.jvp(frozen, embedded, direction)
-    assert isinstance(product, Tensor)
-    torch.testing.assert_close(product, finite, rtol=1e-6, atol=1e-8)
+    require_derivative(frozen, pinned, embedded, step=1e-6)
 
 
 def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
@@ -93,19 +96,12 @@ def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
 def test_exact_arithmetic_makes_finite_differences_meet_the_derivative(family) -> None:
     model = tiny_model(family, seed=2, dtype=torch.float64)
     embedded = model.input_to_embed(torch.tensor([[11, 40, 12, 99, 7]]))[0][0].detach()
-    direction = torch.randn(
-        embedded.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
 
     def run(x: Tensor) -> Tensor:
         with hooks.exact_arithmetic(model):
             return last_token(model, x)
 
-    step = 1e-5
-    finite = (run(embedded + step * direction) - run(embedded - step * direction)) / (2 * step)
-    _, product = torch.autograd.functional.jvp(run, embedded, direction)
-    assert isinstance(product, Tensor)
-    torch.testing.assert_close(product, finite, rtol=1e-6, atol=1e-7)
+    require_derivative(run, run, embedded, step=1e-5)
 
 
 def test_exact_arithmetic_refuses_what_it_would_undo_and_leaves_nothing(tokens: Tokens) -> None:

@@ -82,13 +82,10 @@ LEFT: dict[str, Callable[[TransformerBridge], Any]] = {
 """A block of every kind of hook: at hook points, on modules, in the place of a module's forward."""
 
 
-def dtype_of(name: str) -> torch.dtype:
-    return torch.float64 if name == "exact_arithmetic" else torch.float32
-
-
 @pytest.mark.parametrize("name", LEFT)
 def test_clear_removes_what_was_left(name: str) -> None:
-    model = tiny_model("llama", dtype=dtype_of(name), fresh=True)
+    dtype = torch.float64 if name == "exact_arithmetic" else torch.float32
+    model = tiny_model("llama", dtype=dtype, fresh=True)
     weights = [id(weight) for weight in model.parameters()]
     expected = model(IDS)
     block = LEFT[name](model)

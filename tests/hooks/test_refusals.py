@@ -100,6 +100,3 @@ def test_blocks_that_are_not_known_inside_are_refused() -> None:
     refusal = pytest.raises(hooks.HookError, match="by the generic route")
     with refusal, hooks.frozen(model, activations=True):
         pass
-
-
-# Arguments of another type than the annotation says.

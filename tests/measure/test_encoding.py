@@ -5,7 +5,6 @@ task, by its signature.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -41,24 +40,7 @@ OF_A_QUESTION = [
 to move.
 """
 FORM = "count-ones"
-SOME: dict[str, Any] = {"lengths": [3, 4, 5, 6, 7, 8]}
-OF_A_TASK: dict[Any, dict[str, Any]] = {
-    ost.evaluate: {**SOME, "max_new_tokens": 2},
-    ost.collapse: {**SOME, "dtypes": ["float32"]},
-    ost.probe: {**SOME, "random_weights": False},
-    ost.measure.failure_stage: {**SOME, "dtypes": ["float32"], "random_weights": False},
-    ost.ablation: {"lengths": [3], "what": "layers", "measures": ["answers"]},
-}
-
-
-def quick_first(measurements: Iterable[Any], *quick: Any) -> list[Any]:
-    """Parameters of a test: these functions, all but the quick ones marked slow."""
-    return [
-        pytest.param(
-            function, id=function.__name__, marks=() if function in quick else pytest.mark.slow
-        )
-        for function in measurements
-    ]
+OF_A_TASK = (ost.evaluate, ost.collapse, ost.probe, ost.measure.failure_stage, ost.ablation)
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +115,6 @@ def test_a_mitigation_rewrites_a_question_before_it_is_encoded(model: Transforme
         match=r"bounds: expected a mitigation that changes this prompt, found that separator",
     ):
         ost.bounds(model, plain, variants="local", mitigation="separator:every=9")
-
-
-def tokens_read(result: Any) -> list[int]:
-    """How many tokens of its prompts a measurement says that it read."""
-    if (read := result.provenance.parameters.get("read_at")) is not None:
-        return [place + 1 for _, place in read["places"]]
-    return frame_of(result)["tokens"].tolist()
 
 
 REFUSED = {

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
@@ -41,13 +40,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def model_of(family: str = "llama", dtype: torch.dtype = torch.float32) -> TransformerBridge:
-    config: dict[str, Any] = SMALL if family == "llama" else {"context": 256, "window": 200}
-    return tiny_model(family, seed=1, dtype=dtype, **config)
-
-
-def _faithfulness(model: TransformerBridge, prompt: str | Prompt, **under: Any) -> Result:
-    return ost.measure.faithfulness(model, ost.bounds(model, prompt, **under), **under)
+def model_of() -> TransformerBridge:
+    return tiny_model("llama", seed=1, **SMALL)
 
 
 MEASUREMENTS: dict[str, Callable[..., Result]] = {

@@ -34,11 +34,6 @@ def _embeddings() -> Sensitivity:
     return Sensitivity(frame[frame["layer"] == 0].reset_index(drop=True), _measured().provenance)
 
 
-def _text() -> list[int]:
-    assert _prompt().origins is not None
-    return [place for place, origin in enumerate(_prompt().origins or ()) if origin == "text"]
-
-
 def test_every_table_of_tokens_says_whose_they_are() -> None:
     paths = ost.bounds(MODEL, _prompt(), variants=["local", "windowed(1)"])
     measured = _embeddings()

@@ -20,6 +20,7 @@ from transformers import (
 import ostools as ost
 from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe, load_model
+from ostools.models.files import checks
 from ostools.models.files.sources import locate
 from tests.checkpoints import (
     FAMILIES,
@@ -173,16 +174,9 @@ def test_old_checkpoints_with_stored_constants_load(family: Family, tmp_path: Pa
     assert torch.equal(load_model(tmp_path)(IDS), before)
 
 
-# The hub, offline: the real calls with the network replaced.
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    return monkeypatch
-
-
-def test_a_hub_model_is_described_by_its_commit(hub: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hub_model_is_described_by_its_commit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     folder = write_checkpoint(tmp_path / commit, "gemma")
     asked: dict[str, object] = {}
@@ -191,7 +185,7 @@ def test_a_hub_model_is_described_by_its_commit(hub: pytest.MonkeyPatch, tmp_pat
         asked.update(options, name=name)
         return str(folder)
 
-    hub.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     described = describe(load_model("google/gemma-2b", revision="main"))
     assert (described.name, described.revision) == ("google/gemma-2b", commit)
     assert (asked["name"], asked["revision"]) == ("google/gemma-2b", "main")
@@ -289,3 +283,20 @@ def test_what_transformers_keeps_in_float32_is_not_rounded_before(
     for name in kept:
         assert found[name].dtype is torch.float32
         assert torch.equal(found[name], expected[name])
+
+
+def test_a_version_that_was_not_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5.24, which pip installs where it is told to, computes other answers."""
+    checks.check_versions.cache_clear()
+    checks.check_versions()
+    installed = checks.version
+    monkeypatch.setattr(
+        checks,
+        "version",
+        lambda name: "5.24.0" if name == "transformers" else installed(name),
+    )
+    checks.check_versions.cache_clear()
+    with pytest.raises(
+        ost.InputError, match=r"expected transformers<5.24.*, found 5.24.0, in which"
+    ):
+        load_model()

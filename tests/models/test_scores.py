@@ -5,8 +5,6 @@ choice with a name.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from ostools.models.families import family_of_config
 from ostools.models.lens import FLOAT32_SCORES
 from ostools.models.load import wrapped
 from ostools.models.precision.casting import view_in
-from ostools.models.precision.scores import own_attention
+from ostools.models.precision.scores import attention_of, own_attention
 from tests.checkpoints import FAMILIES, Family, make_model, write_checkpoint
 from tests.families import NOT_EAGER, OTHERS
 from tests.generic_models import COMMON, GENERIC, generic_model
@@ -64,14 +62,6 @@ def _bridge(model: PreTrainedModel, *, eager: bool = False) -> Any:
     family = family_of_config(model.config.to_dict())
     assert family is not None
     return wrapped(copy.deepcopy(model), family, "made", eager)
-
-
-@contextmanager
-def _by(model: Any, implementation: str) -> Iterator[None]:
-    before = model.config._attn_implementation
-    model.config._attn_implementation = implementation
-    yield
-    model.config._attn_implementation = before
 
 
 def _in_float32(
@@ -113,7 +103,7 @@ def test_16_bit_logits_are_those_of_scores_in_float32(family: Family, dtype: tor
     if family in OWN_EAGER:
         pytest.skip("test_16_bit_noise_is_that_of_sdpa has this family")
     own = _large(family, dtype)
-    with torch.no_grad(), _by(own, "test-float32"):
+    with torch.no_grad(), attention_of(own, "test-float32"):
         expected = own(IDS, use_cache=False).logits
     with torch.no_grad():
         logits = _bridge(own)(IDS)
@@ -134,9 +124,9 @@ def test_a_model_without_a_record_keeps_its_16_bit_scores_in_float32(
     generic_model(kind).save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     loaded = load_model(tmp_path, dtype="bfloat16")
-    with torch.no_grad(), _by(model, FLOAT32_SCORES):
+    with torch.no_grad(), attention_of(model, FLOAT32_SCORES):
         assert torch.equal(loaded(IDS), model(IDS, use_cache=False).logits)
-    with torch.no_grad(), _by(model, "eager"):
+    with torch.no_grad(), attention_of(model, "eager"):
         assert not torch.equal(loaded(IDS), model(IDS, use_cache=False).logits)
 
 
@@ -148,7 +138,7 @@ def test_16_bit_noise_is_that_of_sdpa(family: Family) -> None:
     own = _large(family, torch.bfloat16)
     with torch.no_grad():
         exact = _large(family, torch.float32)(IDS, use_cache=False).logits
-        with _by(own, "sdpa" if own._supports_sdpa else "eager"):
+        with attention_of(own, "sdpa" if own._supports_sdpa else "eager"):
             theirs = own(IDS, use_cache=False).logits.float()
         ours = _bridge(own)(IDS).float()
     # Experts are chosen anew where rounding decides: there the noise of either may be the larger by
@@ -181,7 +171,7 @@ def test_eager_scores_are_another_model_where_they_are_large() -> None:
             for eager in (False, True)
         }
         assert torch.equal(_bridge(own, eager=True)(IDS), own(IDS, use_cache=False).logits)
-        with _by(own, "sdpa"):
+        with attention_of(own, "sdpa"):
             assert noise[False] < 1.05 * float(
                 (own(IDS, use_cache=False).logits.float() - exact).norm()
             )
@@ -199,7 +189,7 @@ def test_own_attention_is_sdpa_to_the_bit_or_nothing(family: Family) -> None:
         with own_attention(bridge):
             inside = bridge(IDS)
         if bridge.blocks[0].attn.can_delegate:
-            with _by(own, "sdpa"):
+            with attention_of(own, "sdpa"):
                 plain = own(IDS, use_cache=False).logits
         assert torch.equal(inside, plain)
     assert bridge.original_model.config._attn_implementation == "eager"
@@ -223,7 +213,7 @@ def test_answers_in_bfloat16_are_transformers_own(tmp_path: Path) -> None:
     own = make_model("qwen2", dtype=torch.bfloat16)
     model = load_model(folder, dtype="bfloat16")
     prompts = [ost.Prompt.from_ids(model, IDS[0, :length].tolist()) for length in (5, 11, 24)]
-    with _by(own, "sdpa"):
+    with attention_of(own, "sdpa"):
         for prompt in prompts:
             written = own.generate(  # pyright: ignore[reportCallIssue]
                 prompt.ids[None],

@@ -14,15 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
@@ -37,6 +29,7 @@ from tests.checkpoints import (
     tiny_model,
     write_tokenizer,
 )
+from tests.tokenizers import TOKENIZERS
 
 TEXTS = (
     "  a",
@@ -63,69 +56,20 @@ def _with(tokenizer: Any, d_vocab: int = 268) -> TransformerBridge:
     return model
 
 
-def _fast(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<bos>",
-        unk_token="<unk>",
-        clean_up_tokenization_spaces=False,
-        **options,
-    )
-
-
-def _sentencepiece_like() -> PreTrainedTokenizerFast:
-    """Spaces as "▁", unknown characters as bytes, a space before every text: as Llama's and Gemma's
-    tokenizers do.
-    """
-    pieces = [
-        "<unk>",
-        "<bos>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        "▁",
-        "a",
-        "b",
-        "c",
-        "▁a",
-    ]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(
-        models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    )
-    tokenizer.add_special_tokens(
-        [AddedToken("<unk>", special=True), AddedToken("<bos>", special=True)]
-    )
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<bos> $A", special_tokens=[("<bos>", 1)]
-    )
-    return _fast(tokenizer)
-
-
-def _words(*, post: str | None = None) -> PreTrainedTokenizerFast:
+def _words() -> PreTrainedTokenizerFast:
     """Whole words, and an unknown token for all others."""
     words = ["<unk>", "<bos>", "a", "red", "ball"]
     tokenizer = Tokenizer(
         models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>")
     )
-    tokenizer.add_special_tokens(
-        [AddedToken("<unk>", special=True), AddedToken("<bos>", special=True)]
-    )
+    tokenizer.add_special_tokens(["<unk>", "<bos>"])
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if post:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=post, special_tokens=[("<bos>", 1)]
-        )
-    return _fast(tokenizer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )
 
 
 @given(
@@ -214,12 +158,6 @@ def test_unknown_words_are_refused() -> None:
         encode(_with(_words()), "a blue red green")
 
 
-def test_two_leading_bos_are_refused() -> None:
-    with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
-        encode(_with(_words(post="<bos> <bos> $A")), "red")
-    assert Prompt.from_ids(_model(), [40, 2, 2]).tokens[1:] == ("<bos>", "<bos>")
-
-
 @pytest.mark.parametrize(
     "ids", [[1.5], [[1, 2]], torch.tensor(3), torch.tensor([True]), ["a"], None]
 )
@@ -228,18 +166,8 @@ def test_what_is_no_row_of_integers(ids: object) -> None:
         _whole_numbers(ids)
 
 
-def test_a_template_that_adds_a_second_bos_is_refused(tmp_path: Path) -> None:
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path))
-    tokenizer.chat_template = "<bos>" + CHAT_TEMPLATE
-    with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
-        encode(_with(tokenizer), "Hi", chat=True)
-
-
 def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:
-    prompt = encode(_with(_sentencepiece_like()), "a a\nb é <bos>")
+    prompt = encode(_with(TOKENIZERS["llama2"]()), "t t\nh é <s>")
     # The tokenizer itself puts the first space there.
-    start = ("<bos>", " a", " a", "\n", "b", " ", "<0xC3>", "<0xA9>", " ")
-    assert prompt.tokens == (*start, "<", "b", "o", "s", ">")
-
-
-# What a tokenizer raises.
+    start = ("<s>", " t", " t", "\n", "h", " ", "<0xC3>", "<0xA9>", " ")
+    assert prompt.tokens == (*start, "<", "s", ">")

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from transformer_lens.model_bridge import TransformerBridge
+from transformers.initialization import no_init_weights
 from transformers.models.mixtral import modeling_mixtral
 
 import ostools as ost
@@ -39,18 +40,20 @@ def first_stream(model: TransformerBridge) -> torch.Tensor:
 
 @every_family
 def test_initialised_is_what_transformers_draws(family: str) -> None:
-    """Hugging Face's own model from the same configuration and seed, drawn in float64: the same
-    logits.
+    """Hugging Face's own model from the same configuration, whose own code draws each weight in
+    float64 from the same seed: the same logits.
     """
     model = tiny_model(family, seed=3, dtype=torch.float64)
     null = untrained_model(model, seed=7)
     config: Any = model.original_model.config
     state = torch.random.get_rng_state()
-    torch.manual_seed(7)
     record: Any = family_of(model)
-    drawn = getattr(transformers, record.module)._from_config(
-        config, dtype=torch.float64, attn_implementation="eager"
-    )
+    with no_init_weights():
+        drawn = getattr(transformers, record.module)._from_config(
+            config, dtype=torch.float64, attn_implementation="eager"
+        )
+    torch.manual_seed(7)
+    drawn.init_weights()
     torch.random.set_rng_state(state)
     for weight in drawn.parameters():
         weight.data.copy_(weight.data.float())
@@ -169,8 +172,12 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
 
 def test_a_weight_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers would be whatever the memory held."""
+    router, draw = modeling_mixtral.MixtralTopKRouter, modeling_mixtral.MixtralPreTrainedModel
+    of_others = draw._init_weights
     monkeypatch.setattr(
-        modeling_mixtral.MixtralPreTrainedModel, "_init_weights", lambda self, module: None
+        draw,
+        "_init_weights",
+        lambda self, module: None if isinstance(module, router) else of_others(self, module),
     )
     with pytest.raises(
         ost.InputError,

@@ -135,23 +135,17 @@ def attention(
     deltas: Sequence[Curve], owns: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)
 ) -> Any:
     """A curve of delta, and one of the own weight, for each layer; two heads, above and below it."""
-    n = np.array(lengths, dtype=float)
+    n, curves_by_name = np.array(lengths, dtype=float), {"delta": deltas, "own": owns}
     tables = []
     for layer in range(max(len(deltas), len(owns))):
-        delta, own = (
-            deltas[min(layer, len(deltas) - 1)](n, 0),
-            owns[min(layer, len(owns) - 1)](n, 0),
-        )
+        values = {
+            name: curves[min(layer, len(curves) - 1)](n, 0)
+            for name, curves in curves_by_name.items()
+        }
+        table = pd.DataFrame({"layer": layer, "length": list(lengths), "total": 0, "kl": 0})
         for head, factor in enumerate((0.5, 1.5)):
-            values = {
-                "delta": factor * delta,
-                "own": factor * own,
-                "total": factor * (delta + own),
-                "kl": delta,
-            }
-            tables.append(
-                pd.DataFrame({"layer": layer, "head": head, "length": list(lengths), **values})
-            )
+            scaled = {name: factor * column for name, column in values.items()}
+            tables.append(table.assign(head=head, **scaled))
     frame = pd.concat(tables, ignore_index=True)
     return {"attention": {"variation": AttentionVariation(frame, Provenance.without_model())}}
 
@@ -160,19 +154,11 @@ def layered(curves: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) 
     """The float64 L1 distance after each block, from layer 0 on."""
     n = np.array(lengths, dtype=float)
     read = {"site": "residual", "per": "vector", "norm": "l1", "length": list(lengths)}
-    tables = []
-    for layer, curve in enumerate(curves):
-        distance = {
-            "mean": curve(n, 0),
-            "relative": curve(n, 0) / 10,
-            "float64_distance": curve(n, 0),
-        }
-        tables.append(pd.DataFrame({**read, "layer": layer, **distance}))
-    return {
-        "layers": {
-            "collapse": Collapse(pd.concat(tables, ignore_index=True), Provenance.without_model())
-        }
-    }
+    values = [curve(n, 0) for curve in curves]
+    distances = [{"mean": v, "float64_distance": v, "relative": v / 10} for v in values]
+    tables = [pd.DataFrame({**read, "layer": layer, **d}) for layer, d in enumerate(distances)]
+    frame = pd.concat(tables, ignore_index=True)
+    return {"layers": {"collapse": Collapse(frame, Provenance.without_model())}}
 
 
 def figure_8(curve: Curve, seeds: int = 5) -> Any:

@@ -22,9 +22,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.paper.claims.claim import OUTCOMES, UNTESTED
-from ostools.paper.claims.claims import CLAIMS
 from ostools.paper.claims.parts import PARTS, claim_questions
-from ostools.paper.reproduction.reproduce import Parts, read_recipe
+from ostools.paper.reproduction.reproduce import CLAIMS, Parts, read_recipe
 from ostools.tasks.questions import Question
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused

@@ -30,8 +30,8 @@ class Real:
 @pytest.fixture(scope="module", params=["smollm2-135m-instruct", "gemma-3-270m"])
 def real(request: pytest.FixtureRequest) -> Real:
     from ostools.models import load_model
-    from ostools.models.files.gguf_cache import PACKAGED_MODELS, in_cache, is_installed
-    from ostools.models.files.sources import locate
+    from ostools.models.files.gguf_cache import in_cache
+    from ostools.models.files.sources import PACKAGED_MODELS, is_installed, locate
 
     name = request.param
     if in_cache(PACKAGED_MODELS[name].sha256) is None and not is_installed(name):
@@ -50,7 +50,7 @@ def real(request: pytest.FixtureRequest) -> Real:
 
 def joined(name: str, folder: Path) -> Path:
     """The pieces of an installed model's file as one file in `folder`."""
-    from ostools.models.files.gguf_cache import PACKAGED_MODELS
+    from ostools.models.files.sources import PACKAGED_MODELS
 
     whole = folder / PACKAGED_MODELS[name].file
     with whole.open("wb") as target:

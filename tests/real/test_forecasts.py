@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.commands import ran
-from ostools.models.files.gguf_cache import is_installed
+from ostools.models.files.sources import is_installed
 
 pytestmark = pytest.mark.slow
 NAME = "gemma-3-270m"

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.models import describe, encode, load_model
 from ostools.models.describe import named_weights
-from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
+from ostools.models.files.sources import PACKAGED_MODELS, is_installed
 from tests.real.conftest import joined
 
 pytestmark = pytest.mark.slow

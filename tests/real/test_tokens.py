@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
-from ostools.models.files.gguf_header import read_header
-from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer
+from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer, read_header
+from ostools.models.files.sources import PACKAGED_MODELS, is_installed
 from tests.real.conftest import joined
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.measure.measurement import RECORDS
 from ostools.models import Prompt
-from ostools.paper.claims.claims import CLAIMS, judged
+from ostools.paper.reproduction.reproduce import CLAIMS, judged
 from ostools.results import Result
 from tests.checkpoints import tiny_model
 

@@ -12,7 +12,7 @@ import torch
 
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models import load_model
-from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
+from ostools.models.files.sources import EMBEDDED_DIRECTORIES, locate
 from ostools.models.shape import Shape
 from ostools.sweep import sweep_of
 from ostools.sweep.cells import cells_of
@@ -83,7 +83,9 @@ def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model")
     )
-    stored = sum(file.stat().st_size for file in EMBEDDED_DIRECTORY.glob("*.safetensors"))
+    stored = sum(
+        file.stat().st_size for file in EMBEDDED_DIRECTORIES["embedded"].glob("*.safetensors")
+    )
     assert (
         0 <= stored - 4 * Unloaded(locate(None, None), torch.float32, "cpu")._weights[0] < 1 << 16
     )

@@ -236,6 +236,3 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'oversquashing-tools\[ray\]'"):
         RayCluster()
-
-
-# --- the command

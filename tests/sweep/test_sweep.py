@@ -58,12 +58,12 @@ def test_what_does_not_fit_is_refused_with_the_nearest(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("tasks: [copy-last", "expected YAML in UTF-8, found ParserError: .*line 1, column 18"),
+        ("tasks: [copy-last", "expected YAML in UTF-8 at .*: ParserError: .*line 1, column 18"),
         ("tasks: copy-last\ntasks: copy-first\n", "'tasks' stands twice"),
         ("!!python/object/apply:os.system [true]\n", "could not determine a constructor"),
         ("- a\n- b\n", "valid dictionary"),
-        (b"\xff\xfe", "expected YAML in UTF-8, found UnicodeDecodeError"),
-        (None, "found none to read: No such file"),
+        (b"\xff\xfe", "expected YAML in UTF-8 at .*: UnicodeDecodeError"),
+        (None, "expected YAML in UTF-8 at .*: FileNotFoundError: .*No such file"),
     ],
 )
 def test_what_is_no_sweep_is_refused_in_one_line(

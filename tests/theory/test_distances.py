@@ -140,10 +140,10 @@ def test_a_range_keeps_its_promise(hidden: list[bool], step: int) -> None:
     assert all(later[0] - end > IN_A_ROW for (_, end), later in pairwise(places))
     for one, (start, end) in zip(found, places, strict=True):
         inside = hidden[start : end + 1]
-        assert (one.lengths_tried, one.hidden, one.following) == (
+        assert (one.lengths_tried, one.hidden, one.open) == (
             len(inside),
             sum(inside),
-            len(hidden) - 1 - end,
+            end == len(hidden) - 1,
         )
         assert 2 * one.hidden > one.lengths_tried
         gaps = [index for index in range(start, end + 1) if index not in solid]

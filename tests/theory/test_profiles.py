@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.signal import lfilter
 
 from ostools.ground.errors import InputError
 from ostools.theory import profiles
@@ -26,10 +27,7 @@ def noise(random: np.random.Generator, count: int, correlation: float) -> np.nda
     """Scatter of 0.3 decades, each token correlated with the one before it; as measured profiles
     scatter.
     """
-    steps = random.standard_normal(count + 50)
-    values = np.zeros_like(steps)
-    for place in range(1, len(steps)):
-        values[place] = correlation * values[place - 1] + steps[place]
+    values = np.asarray(lfilter([1.0], [1.0, -correlation], random.standard_normal(count + 50)))
     return 0.3 * np.sqrt(1 - correlation**2) * values[50:]
 
 

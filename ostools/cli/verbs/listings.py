@@ -81,10 +81,10 @@ def doctor() -> None:
     rows = [{"what": "python", "state": _OK, "found": platform.python_version()}]
     for text in (_DISTRIBUTION, *(metadata.requires(_DISTRIBUTION) or ())):
         requirement = Requirement(text)
-        for extra in ("", *_EXTRAS):
-            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-                rows.append(_checked(requirement, extra))
-                break
+        marker = requirement.marker
+        extras = [e for e in ("", *_EXTRAS) if marker is None or marker.evaluate({"extra": e})]
+        if extras:
+            rows.append(_checked(requirement, extras[0]))
     is_missing = any(row["state"] == _MISSING for row in rows)
     if not is_missing:
         from ostools.cli.verbs.models import named_models

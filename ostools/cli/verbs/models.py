@@ -14,9 +14,13 @@ from ostools.models.families import FAMILIES, Family
 from ostools.models.files.checks import read_json, refuse_quantised
 from ostools.models.files.config import family_of_settings, quiet
 from ostools.models.files.gguf import describe_gguf
-from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
-from ostools.models.files.gguf_header import read_header
-from ostools.models.files.sources import EMBEDDED_DIRECTORIES, GGUF
+from ostools.models.files.gguf_tokenizer import read_header
+from ostools.models.files.sources import (
+    EMBEDDED_DIRECTORIES,
+    GGUF,
+    PACKAGED_MODELS,
+    is_installed,
+)
 
 _NAMES_OF_YOUR_OWN = {
     "./my-model": "a directory with config.json, *.safetensors and a tokenizer",
@@ -74,10 +78,11 @@ def checked_route(name: str) -> list[str]:
         header = read_header(directory)
         with quiet():
             _, family, tokenizer = describe_gguf(header, directory.name)
+        count = sum(tensor.n_elements for tensor in header.tensors.values())
         bos = tokenizer.bos_token if tokenizer.add_bos_token else "nothing"
         return [
             f"{directory.name}: {header.architecture}, {header.quantisation}, "
-            f"{sum(header.sizes.values()):,} weights; its tokenizer puts {bos} in front of a text.",
+            f"{count:,} weights; its tokenizer puts {bos} in front of a text.",
             *_in_words(family),
         ]
     is_local = directory.is_dir()

@@ -92,13 +92,12 @@ def reproduce(
             evaluate prompts --figure all'; the claims about answers are judged.
     """
     from ostools.measure import read_answers
-    from ostools.paper.claims.claims import chosen_claims
     from ostools.paper.claims.parts import (
         claim_questions,
         parts_of,
         reproduction_memory,
     )
-    from ostools.paper.reproduction.reproduce import Parts, Recipe, read_recipe
+    from ostools.paper.reproduction.reproduce import Parts, Recipe, chosen_claims, read_recipe
     from ostools.paper.reproduction.reproduce import reproduce as write_reproduction
 
     claims = chosen_claims(figures)
@@ -139,10 +138,7 @@ def _show_claims(result: Reproduction) -> None:
         verdicts = {"outcomes": result.outcomes, "refused": dict(result.refused)}
         terminal.print_json(result.as_json() | verdicts | {"written": str(result.page)})
         return
-    names = ["claim", "place", "outcome", "measured"]
-    counts = ", ".join(f"{outcome}: {count}" for outcome, count in result.outcomes.items())
-    rows = result.frame[names].itertuples(index=False, name=None)
-    terminal.print_table(f"{len(result.frame)} claims of the paper: {counts}", names, rows)
+    terminal.show(result)
     terminal.tell_written(result.page)
 
 

@@ -59,7 +59,6 @@ const controls = (function () {
     start = found;
     get("model").textContent = start.model;
     options(get("view"), start.views.map((one) => one.name), start.views.map((one) => one.words));
-    options(get("ending"), start.endings, start.endings);
     [get("head").min, get("head").max] = [-1, start.heads - 1];
     [get("longest").min, get("longest").max] = start.lengths;
     reopen(start.prompt);

@@ -18,15 +18,15 @@
     shown = null;
     ["kind", "code", "place"].forEach((id) => { get(id).textContent = ""; });
     strip.clear();
-    ["copy", "save"].forEach((id) => { get(id).disabled = true; });
+    get("copy").disabled = true;
   }
 
   // What stands there until there is something new is not of what is typed, and must not look as if it were.
-  function outdated() { get("kind").textContent = shown ? shown.answer.kind + ", before the change" : ""; }
+  function outdated() { get("kind").textContent = shown ? shown.kind + ", before the change" : ""; }
 
   function later() { stop(""); outdated(); controls.remember(); waiting = setTimeout(ask, PAUSE); }
 
-  async function asking(asked, own) { return (await post("run", asked, own.signal)).json(); }
+  async function asking(asked, own) { return (await post(asked, own.signal)).json(); }
 
   async function ask() {
     stop("");
@@ -39,28 +39,28 @@
       for (let before = 0; before < controls.view().before; before += 1) {
         const first = await asking({ ...asked, before, chart: false }, own);
         if (own !== running) { return; }
-        if (first.tokens) { show(first, { ...asked, view: first.view }); say(first.words + ". Working …"); }
+        if (first.tokens) { show(first); say(first.words + ". Working …"); }
       }
       const answer = await asking(asked, own);
       if (own !== running) { return; }
-      finished(answer, asked);
+      finished(answer);
     } catch (error) {
-      if (error.name !== "AbortError") { finished({ error: "The explorer does not answer: " + error.message }, asked); }
+      if (error.name !== "AbortError") { finished({ error: "The explorer does not answer: " + error.message }); }
     }
   }
 
-  function finished(answer, asked) {
+  function finished(answer) {
     stop("");
     if (answer.error) { clear(); say(answer.error); return; }
-    show(answer, asked);
+    show(answer);
     say(answer.words);
   }
 
-  function show(answer, asked) {
-    shown = { answer, asked };
+  function show(answer) {
+    shown = answer;
     get("kind").textContent = answer.kind;
     get("code").textContent = answer.code;
-    ["copy", "save"].forEach((id) => { get(id).disabled = false; });
+    get("copy").disabled = false;
     strip.show(answer);
     draw(answer);
   }
@@ -98,17 +98,6 @@
     }
   }
 
-  async function save(asked) {
-    const ending = get("ending").value;
-    const found = await post("save", { ...asked, ending });
-    if (!found.ok) { say((await found.json()).error); return; }
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(await found.blob());
-    link.download = "ostools-" + asked.view + "." + ending;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  }
-
   async function begin() {
     controls.fill(await (await fetch("start")).json());
     ["prompt", "logit"].forEach((id) => get(id).addEventListener("input", later));
@@ -116,7 +105,6 @@
     ["layer", "head", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
     get("copy").addEventListener("click", copy);
-    get("save").addEventListener("click", () => save(shown.asked));
     window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(); });
     ask();
   }

@@ -21,9 +21,9 @@ const kit = (function () {
     names.forEach((name, place) => { put(select, "option", words[place]).value = name; });
   }
 
-  function post(path, asked, signal) {
+  function post(asked, signal) {
     const sent = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked), signal };
-    return fetch(path, sent);
+    return fetch("run", sent);
   }
 
   function say(text) { get("said").textContent = text; }

@@ -98,13 +98,7 @@ def log_probability(prompt: Ids, answer: Ids, ends: Ids | None) -> ScalarMeasure
     return ScalarMeasure("log_probability", number)
 
 
-def token_score(model: TransformerBridge, prompt: Ids, logit: Logit) -> ScalarMeasure:
-    """log p of the next token; of two tokens the difference of their logits."""
-    ids = logit_ids(model, logit)
-    if len(ids) == 1:
-        return log_probability(prompt, _tensor(model, ids), None)
-    first, second = ids
-
+def logit_difference(prompt: Ids, first: int, second: int) -> ScalarMeasure:
     def number(model: TransformerBridge) -> Float[Tensor, ""]:
         last = model(prompt[None], logits_to_keep=1)[0, -1].double()
         return last[first] - last[second]
@@ -209,9 +203,12 @@ def _measure(
 ) -> ScalarMeasure:
     if name == "collapse":
         return pair_distance(prompt, extended)
-    if logit is not None:
-        return token_score(model, prompt, logit)
-    return log_probability(prompt, answer, _tensor(model, sorted(line_ends(model))))
+    if logit is None:
+        return log_probability(prompt, answer, _tensor(model, sorted(line_ends(model))))
+    ids = logit_ids(model, logit)
+    if len(ids) == 2:
+        return logit_difference(prompt, *ids)
+    return log_probability(prompt, _tensor(model, ids), None)
 
 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
@@ -259,12 +256,9 @@ def all_targets(
     ):
         model(prompt[None], logits_to_keep=1)
     weights = torch.stack([record["pattern"][layer] for layer in layers])
-    edge_indices = weights.flatten().topk(min(top, weights.numel())).indices.tolist()
-    last, n = len(prompt) - 1, len(prompt)
-    return tuple(
-        Edge(index // (n_heads * n), index // n % n_heads, last, index % n)
-        for index in edge_indices
-    )
+    greatest = weights.flatten().topk(min(top, weights.numel())).indices
+    places = torch.stack(torch.unravel_index(greatest, weights.shape), dim=-1)
+    return tuple(Edge(layer, head, len(prompt) - 1, key) for layer, head, key in places.tolist())
 
 
 def columns_of(target: Target) -> dict[str, object]:

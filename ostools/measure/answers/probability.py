@@ -85,7 +85,7 @@ def scores(
     if rows.cache is None:  # the length of a pass may turn its positions: a line has one of its own
         texts = zip(rows.unread.tolist(), lines, strict=True)
         of_line = [
-            Rows(rows.model, [[*text, *line]], False, keep=len(line) + 1).logits()[0]
+            Rows(rows.model, [[*text, *line]], False).logits(keep=len(line) + 1)[0]
             for text, line in texts
         ]
     else:

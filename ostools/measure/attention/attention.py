@@ -37,13 +37,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools import hooks
 from ostools.ground import InputError, Position, TransformerBridge
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.formulas.block import BlockTerms, forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, no_logits
+from ostools.measure.passes.contexts import captured_pass, full_precision
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
@@ -139,10 +138,9 @@ def attention(
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
     with mitigated.acting(model):
         last, squares, bins = _captured(model, tokens)
-    layers, heads, pos = last.shape
-    frame: Frame = pd.concat([token_columns(tokens)] * (layers * heads), ignore_index=True)
-    frame.insert(0, "layer", np.repeat(np.arange(layers), heads * pos))
-    frame.insert(1, "head", np.tile(np.repeat(np.arange(heads), pos), layers))
+    layer, head, place = np.indices(last.shape).reshape(3, -1)
+    keys = token_columns(tokens).iloc[place].reset_index(drop=True)
+    frame: Frame = pd.DataFrame({"layer": layer, "head": head}).join(keys)
     return Attention(frame.assign(weight=last.flatten().numpy()), provenance, squares, bins)
 
 
@@ -155,15 +153,9 @@ def _captured(
         pattern = pattern[0].float().cpu()
         return pattern[:, -1], max_pool(max_pool(pattern, bins), bins, dim=-2)
 
-    device = next(model.parameters()).device
-    with (
-        torch.no_grad(),
-        float32_products(),
-        hooks.capture(model, "pattern", reduce=reduce) as record,
-    ):
-        model(prompt.ids[None].to(device), use_cache=False, logits_to_keep=no_logits(model))
-    layer_patterns = [record["pattern"][layer] for layer in sorted(record["pattern"])]
-    last, squares = (torch.stack(tensors) for tensors in zip(*layer_patterns, strict=True))
+    record, _ = captured_pass(model, prompt.ids[None], "pattern", reduce=reduce)
+    patterns = [record["pattern"][layer] for layer in sorted(record["pattern"])]
+    last, squares = (torch.stack(tensors) for tensors in zip(*patterns, strict=True))
     if not bool(torch.isfinite(squares).all()):
         raise InputError(
             "the attention weights on this prompt are not finite: the model's weights or its dtype "

@@ -6,10 +6,11 @@ Cost: one forward pass a prompt; patterns are read layer by layer and never kept
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
@@ -36,7 +37,7 @@ SCORES = (
 """The columns of `HeadScores.frame` that are scores."""
 
 _ROUNDING = 1e-2
-PerHead = Float[Tensor, " head"] | Bool[Tensor, " head"]
+PerHead = Float[Tensor, "layer head"] | Bool[Tensor, "layer head"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,23 +124,20 @@ def head_scores(
     tables: list[pd.DataFrame] = []
     with mitigated.acting(model):
         for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True)):
-            layer_scores = pattern_scores(model, prompt, _carriers(model, raw, prompt))
-            tables += _layer_tables(index, prompt, layer_scores)
+            scores = pattern_scores(model, prompt, _carriers(model, raw, prompt))
+            tables.append(_table(prompt, scores).assign(prompt=index))
     frame: Frame = pd.concat(tables, ignore_index=True).astype({"first_origin": "str"})
     names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
     return HeadScores(frame[names], provenance)
 
 
-def _layer_tables(
-    index: int, prompt: Prompt, layer_scores: Sequence[Mapping[str, PerHead]]
-) -> Iterator[pd.DataFrame]:
-    """Of the prompt of that index a table for each layer, with one row per head."""
+def _table(prompt: Prompt, scores: Mapping[str, PerHead]) -> pd.DataFrame:
+    """A row a layer and head, with every score."""
+    layer, head = np.indices(scores["entropy"].shape).reshape(2, -1)
+    columns = {name: values.flatten().cpu().numpy() for name, values in scores.items()}
     origin = None if prompt.origins is None else prompt.origins[0]
-    about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": origin}
-    for layer, scores in enumerate(layer_scores):
-        columns = {name: values.tolist() for name, values in scores.items()}
-        table = pd.DataFrame(about | {"layer": layer} | columns)
-        yield table.rename_axis("head").reset_index()
+    about = {"tokens": len(prompt.ids), "first_origin": origin, "layer": layer, "head": head}
+    return pd.DataFrame(about | columns)
 
 
 def _in_common(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:
@@ -172,8 +170,8 @@ def _carriers(
 
 def pattern_scores(
     model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]
-) -> list[Mapping[str, PerHead]]:
-    """Every score, layer by layer; the scores before softmax say how many keys a query may see."""
+) -> dict[str, PerHead]:
+    """Every score; what softmax is taken of says how many keys a query may see."""
     text = tuple(place for place, origin in enumerate(prompt.origins or ()) if origin == TEXT)
 
     def room(scores: Tensor, layer: int | None) -> Tensor:
@@ -205,12 +203,13 @@ def pattern_scores(
 
     reducers = {"scores": room, "pattern": scored}
     record, _ = captured_pass(model, prompt.ids[None], *reducers, reduce=reducers)
-    layer_scores = []
-    for layer in range(int(model.cfg.n_layers)):
-        scores = dict(record["pattern"][layer])
-        entropies, most = scores.pop("entropies"), record["scores"][layer][:, 1:].double().log()
-        # A query that may see one key alone has no choice whose entropy could be large or small.
-        normalised = torch.where(most > 0, entropies / most, torch.nan).nanmean(-1)
-        entropy = {"entropy": entropies.mean(-1), "normalised_entropy": normalised}
-        layer_scores.append(scores | entropy)
-    return layer_scores
+    layers = range(int(model.cfg.n_layers))
+    scores = {
+        name: torch.stack([record["pattern"][layer][name] for layer in layers])
+        for name in record["pattern"][0]
+    }
+    entropies = scores.pop("entropies")
+    most = torch.stack([record["scores"][layer] for layer in layers])[..., 1:].double().log()
+    # A query that may see one key alone has no choice whose entropy could be large or small.
+    normalised = torch.where(most > 0, entropies / most, torch.nan).nanmean(-1)
+    return scores | {"entropy": entropies.mean(-1), "normalised_entropy": normalised}

@@ -29,7 +29,9 @@ from ostools.measure.bounds.variants import (
     NORM,
     USUAL,
     MlpNorm,
+    RowFold,
     Variant,
+    WindowedFold,
     checked_variants,
     undescribed,
     variant_named,
@@ -158,11 +160,10 @@ def bounds(
         )
     mitigated = MitigatedPrompts.of("bounds", model, [prompt], mitigation, position)
     tokens, shape = mitigated.prompt, Shape.of(model)
-    about: dict[str, object] = {"variants": names, "mlp_norm": mlp_norm}
-    about |= {} if believe else {"believe": False}
-    described = mitigated.described(model)
     ids = tuple(tokens.ids.tolist())
-    provenance = Provenance.collect(model, ids, **about, **described)
+    about: dict[str, object] = {} if believe else {"believe": False}
+    about |= mitigated.described(model)
+    provenance = Provenance.collect(model, ids, variants=names, mlp_norm=mlp_norm, **about)
     work = full_precision(model, "bounds")
     with mitigated.acting(work):
         _require_memory(shape, names, len(ids), max_memory)
@@ -204,7 +205,10 @@ def _fold(
     """One forward pass, then the blocks, last first, through every variant at once."""
     with torch.no_grad(), float32_products():
         run = forward(model, tokens.ids)
-        folds = {name: variant_named(name).fold(run) for name in names}
+        folds = {
+            form.name: WindowedFold(run, form.window) if form.window else RowFold(form, run)
+            for form in map(variant_named, names)
+        }
         for block in run.blocks():
             blocks_done = int(model.cfg.n_layers) - block.layer
             if mlp_norm == "product":

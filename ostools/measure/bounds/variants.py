@@ -70,12 +70,6 @@ class Variant:
     def scaled(self) -> bool:
         return self.constant is not None or self.window > 0
 
-    def fold(self, run: Forward) -> RowFold | WindowedFold:
-        """The path sum in the making: fed the blocks from the last to the first, then asked for its
-        values.
-        """
-        return WindowedFold(run, self.window) if self.window else RowFold(self, run)
-
 
 class RowFold:
     """constant * ( Abar^(L-1) ... Abar^(0) )_{n,:} for the last position n, with Abar from the
@@ -233,10 +227,9 @@ def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
 
 def variant_named(name: str) -> Variant:
     """The variant of a checked name."""
-    window = _WINDOWED.fullmatch(name)
-    if window is None:
-        return VARIANTS[name]
-    return Variant(name, "certified", local, window=int(window[1]))
+    if window := _WINDOWED.fullmatch(name):
+        return Variant(name, "certified", local, window=int(window[1]))
+    return VARIANTS[name]
 
 
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:

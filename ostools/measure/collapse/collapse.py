@@ -109,7 +109,7 @@ def collapse(
     length_list, precisions = checked_lengths(lengths), checked_precisions(dtypes)
     seed_list = seeds_of(pairs, seeds)
     require_float64_views("collapse", model)
-    kept_layers = () if layers is None else layers_up_to(int(model.cfg.n_layers), layers)
+    kept_layers = layers_up_to(int(model.cfg.n_layers), layers)
     # All prompts are built: what does not fit is refused before the first pass.
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in seed_list]
     arguments: dict[str, object] = {

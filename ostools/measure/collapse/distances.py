@@ -156,12 +156,14 @@ def _cut_chunks(
     streams = (tokens.read(site, layer, prompts) for tokens in readers.values())
     for vectors in zip(*streams, strict=True):
         for per, pieces in cuts.items():
-            cut_pairs = [(cut(v, pieces), cut(v_star, pieces)) for v, v_star in vectors]
+            cut_pairs = [
+                (
+                    distances.head_chunks(v.double(), pieces),
+                    distances.head_chunks(v_star.double(), pieces),
+                )
+                for v, v_star in vectors
+            ]
             yield per, dict(zip(readers, cut_pairs, strict=True))
-
-
-def cut(vectors: Tensor, pieces: int) -> Float[Tensor, "pair piece d"]:
-    return distances.head_chunks(vectors.double(), pieces)
 
 
 def _rows(

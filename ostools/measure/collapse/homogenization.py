@@ -163,9 +163,6 @@ def _contexts(contexts: Iterable[int] | None, pos: int) -> list[int]:
 def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[int]) -> Frame:
     work = full_precision(model, mitigated.what)
     ids = mitigated.prompt.ids[None]
-    sites = ["embedding", "residual_post"] + ["pattern"] * (
-        unknown_inside(work, "patterns") is None
-    )
 
     def first_column(pattern: Tensor, layer: int | None) -> Tensor:
         # Written so that NaN fails too. Rows may sum to less: gpt-oss has a sink beside the tokens,
@@ -178,10 +175,11 @@ def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[i
         return pattern[0, :, 1:, 0].double().cpu()
 
     with mitigated.acting(work):
-        reduce = {"pattern": first_column} if "pattern" in sites else None
+        reduce = {} if unknown_inside(work, "patterns") else {"pattern": first_column}
+        sites = "embedding", "residual_post", *reduce
         record, _ = captured_pass(work, ids, *sites, reduce=reduce)
         _require_beginnings(work, ids, record["residual_post"], sizes)
-    columns: dict[int, Tensor] = record["pattern"] if "pattern" in sites else {}
+    columns: dict[int, Tensor] = record["pattern"] if reduce else {}
     streams = {0: record["embedding"]} | {
         block + 1: stream for block, stream in record["residual_post"].items()
     }

@@ -26,7 +26,6 @@ from ostools.measure.position import (
     ANSWER,
     Position,
     ReadPrompt,
-    checked_position,
     read_at,
     require_prompt_end,
 )
@@ -43,27 +42,25 @@ class OtherEndError(InputError):
     """The prompts of n and n + 1 items end in other tokens."""
 
 
+@dataclass(frozen=True)
 class ModelEncoder:
     """A model's tokenizer as `tasks.Encoder`: many texts at once, each as `models.encode` encodes
     it with that `bos`.
     """
 
-    def __init__(self, model: TransformerBridge, bos: bool | None = None) -> None:
-        self.model = model
-        self.bos = bos
-        self._known: set[int] | None = None
+    model: TransformerBridge
+    bos: bool | None = None
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """The token ids of each text. Raises `InputError` for whatever `encode` refuses in the
         first text, and for text that becomes a control or unknown token in the others."""
         tokenizer = tokenizer_of(self.model)
         # `encode` is too slow for every text, and refuses what can be wrong in one.
-        if self._known is None:
-            self._known = set(encode(self.model, texts[0], bos=self.bos).ids.tolist())
+        known = encode(self.model, texts[0], bos=self.bos).ids.tolist()
         id_rows = token_ids_of_each(
             tokenizer, texts, add_special_tokens=False, split_special_tokens=True
         )
-        for index in set().union(*map(set, id_rows)) - self._known:
+        for index in set().union(*map(set, id_rows)) - set(known):
             if index in control_ids(tokenizer):
                 raise InputError(
                     "expected items that the tokenizer knows, found that it makes "
@@ -150,8 +147,8 @@ class PromptSet:
     def columns(self) -> pd.DataFrame:
         """task, pair, seed, length and tokens of each pair."""
         rows = [(pair.kind, pair.length, len(pair.ids)) for pair in self.pairs]
-        table = pd.DataFrame(rows, columns=["pair", "length", "tokens"])
-        return table.assign(task=self.task, seed=self.seed)
+        columns = ["pair", "length", "tokens"]
+        return pd.DataFrame(rows, columns=columns).assign(task=self.task, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +206,7 @@ def as_pairs(
     model: TransformerBridge,
     task: CollapseTask | Task | Prompt | str,
     mitigation: Mitigation | None,
-    position: str | None,
+    position: Position | None,
     encoding: EncodingOptions,
 ) -> CollapseTask:
     """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in
@@ -223,14 +220,7 @@ def as_pairs(
     elif isinstance(task, str):
         task = tasks.pairs_or_task(task)
     if isinstance(task, Task):
-        return RenderedPairs(model, task, mitigation, checked_position(position), encoding)
-    if isinstance(task, RenderedPairs):
-        if encoding and encoding != task.encoding:
-            raise InputError(
-                f"{', '.join(encoding)}: {task.name} is rendered already, with options of its own: "
-                "leave it out"
-            )
-        return task
+        return RenderedPairs(model, task, mitigation, position or ANSWER, encoding)
     require_prompt_end(position, f"{task.name}, whose end is compared")
     if encoding.get("chat"):
         raise InputError(

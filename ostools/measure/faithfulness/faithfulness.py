@@ -68,9 +68,9 @@ EFFECTS = ("y_change", "log_prob_drop", "kl")
 NO_LAST, BETWEEN = ("without the last", "without the first and the last")
 """The tokens that a rank correlation is of."""
 ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution
-TokenProfile: TypeAlias = tuple[dict[str, str], Float[np.ndarray, " pos"]]
-"""kind (measured | estimated | certified | paper | parts), linearisation and norm of a profile; and
-one value a token, none negative."""
+_PROFILE = ["source", "kind", "linearisation", "norm"]
+"""What a profile's table says of it: its name; its kind (measured | estimated | certified | paper |
+parts); its linearisation and norm."""
 _LOGITS = 2**22  # numbers: 32 MiB in float64, several times over
 
 
@@ -107,16 +107,15 @@ class Faithfulness(Result):
         return faithfulness_findings(self)
 
 
-def _sources(results: Iterable[object]) -> list[ProfileSource]:
+def _sources(results: Iterable[object]) -> list[object]:
     """The results as a list. Raises `ValueError` for one that holds no profile."""
-    sources = []
-    for result in results:
+    sources = list(results)
+    for result in sources:
         if not isinstance(result, ProfileSource):
             raise ValueError(
                 "expected results of sensitivity, bounds or attribution, found "
                 f"{short_repr(result)}"
             )
-        sources.append(result)
     return sources
 
 
@@ -150,7 +149,7 @@ def faithfulness(
     active, because positions move.
     """
     sources = [profiles] if isinstance(profiles, ProfileSource) else [*profiles]
-    profile_by_name = _profiles(sources)
+    token_values = _profiles(sources)
     usual = WAYS[:1] if is_closed(model) else WAYS
     way_names = distinct("ways", usual if ways is None else ways)
     acting = mitigations.optional(mitigation)
@@ -187,14 +186,14 @@ def faithfulness(
         "token": MINUS.join(token_text(model.tokenizer, token) for token in target),
         "log_prob": float(_log_prob(baseline[1], target)),
         "ways": way_names,
-        "profiles": list(profile_by_name),
+        "profiles": list(dict.fromkeys(token_values["source"])),
     }
     tokens: Frame = frame_of(sources[0])[named_by(frame_of(sources[0]))]
     tokens = tokens.drop_duplicates("position").dropna(subset="position")
     frame: Frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")
     frame = frame[[*tokens.columns, "way", *EFFECTS]]
     where = replace(provenance, parameters=parameters)
-    return Faithfulness(frame, where, _correlations(frame, profile_by_name))
+    return Faithfulness(frame, where, _correlations(frame, token_values))
 
 
 Outcome: TypeAlias = tuple[Float[Tensor, "row d_model"], Float[Tensor, "row d_vocab"]]
@@ -263,9 +262,9 @@ def _pass(
     return y, torch.log_softmax(logits, dim=-1)
 
 
-def _profiles(results: Sequence[ProfileSource]) -> dict[str, TokenProfile]:
-    """Profiles by name: the linearisation of a sensitivity, the variant of a path sum, or
-    "attribution".
+def _profiles(results: Sequence[ProfileSource]) -> Frame:
+    """The profiles of all results: source (the linearisation of a sensitivity, the variant of a
+    path sum, or "attribution"), kind, linearisation, norm, position, value (none negative).
 
     Raises `InputError` for none, for a profile of a logit, for the same name twice, and for two
     prompts or models.
@@ -284,48 +283,44 @@ def _profiles(results: Sequence[ProfileSource]) -> dict[str, TokenProfile]:
             )
         whose = "another that was given"
         require_same_run("faithfulness", results[0].provenance, result.provenance, whose)
-    profiles = [pair for result in results for pair in _named_profiles(result).items()]
-    names = [name for name, _ in profiles]
-    if len(set(names)) < len(names):
+    table: Frame = pd.concat(map(_token_values, results), ignore_index=True)
+    twice = table.loc[table.duplicated(["source", "position"]), "source"]
+    if len(twice):
         raise InputError(
             "faithfulness: expected each profile once, found two of "
-            f"{max(names, key=names.count)!r}: leave one out"
+            f"{twice.iloc[0]!r}: leave one out"
         )
-    return dict(profiles)
+    return table
 
 
-def _named_profiles(result: ProfileSource) -> dict[str, TokenProfile]:
-    """Profiles of one result. A sensitivity is read at layer 0, by its operator norm, an estimate
-    by its Frobenius norm; of contributions the sizes are taken.
+def _token_values(result: ProfileSource) -> Frame:
+    """The profiles of one result. A sensitivity is read at layer 0, by its operator norm, an
+    estimate by its Frobenius norm; of contributions the sizes are taken.
     """
     table: Frame
     if isinstance(result, Attribution):
-        table = result.of_tokens.assign(source="attribution", kind="parts", norm="logit")
-        table["linearisation"] = result.provenance.parameters["linearisation"]
-        table["value"] = table["contribution"].abs()
+        about = {"source": "attribution", "kind": "parts", "norm": "logit"}
+        about["linearisation"] = result.provenance.parameters["linearisation"]
+        table = result.of_tokens.assign(**about, value=lambda rows: rows["contribution"].abs())
     elif isinstance(result, Bounds):
         table = frame_of(result).assign(source=lambda rows: rows["variant"])
     else:
         table = frame_of(profile(result))
         kinds = table["method"].map(METHOD_KINDS)
         table = table.assign(source=table["linearisation"], kind=kinds)
-    profile_by_name = {}
-    for name, rows in table.sort_values("position", kind="stable").groupby("source", sort=False):
-        about = rows.iloc[0][["kind", "linearisation", "norm"]].astype(str).to_dict()
-        profile_by_name[str(name)] = about, rows["value"].to_numpy(dtype=float)
-    return profile_by_name
+    return table[[*_PROFILE, "position", "value"]]
 
 
-def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:
+def _correlations(frame: Frame, token_values: Frame) -> pd.DataFrame:
     rows = []
-    groups = frame.groupby("way", sort=False)
-    for (way, group), token_set, effect in product(groups, (NO_LAST, BETWEEN), EFFECTS):
+    ways = frame.groupby("way", sort=False)
+    for (way, group), token_set, effect in product(ways, (NO_LAST, BETWEEN), EFFECTS):
         part = group if token_set == NO_LAST else group[group["position"] > 0]
-        size, positions = np.abs(part[effect].to_numpy()), part["position"].to_numpy()
-        for name, (about, values) in profile_by_name.items():
-            correlation = rank_correlation(size, values[positions])
-            low, high = spearman_interval(correlation, len(part))
-            row = {"way": way, "effect": effect, "profile": name, "kept": token_set, **about}
-            interval = {"spearman": correlation, "low": low, "high": high}
-            rows.append(row | {"tokens": len(part), **interval})
-    return pd.DataFrame(rows)
+        size = np.abs(part[effect].to_numpy())
+        for (name, *about), profiled in token_values.groupby(_PROFILE, sort=False):
+            values = profiled.set_index("position")["value"].loc[part["position"]]
+            correlation = rank_correlation(size, values.to_numpy(float))
+            interval = spearman_interval(correlation, len(part))
+            rows.append((way, effect, name, token_set, *about, len(part), correlation, *interval))
+    names = ["way", "effect", "profile", "kept", *_PROFILE[1:], "tokens", "spearman", "low", "high"]
+    return pd.DataFrame(rows, columns=names)

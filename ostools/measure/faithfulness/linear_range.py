@@ -25,7 +25,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.ground import Position, Progress, Seed, TransformerBridge, tell
-from ostools.measure.jacobian.certificate import last_tokens
+from ostools.hooks.freeze import HeldParts
+from ostools.measure.jacobian.certificate import moved_prompts
 from ostools.measure.jacobian.linearise import Linearised, differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -146,7 +147,7 @@ def _measured(
     size, changes = predicted.norm(dim=-1), {}
     for index, scale in enumerate((_PROBE, *SCALES)):
         streams = torch.cat([embedded[None], embedded + scale * fields])
-        y = last_tokens(linear, streams).double()
+        y = moved_prompts(linear, streams, [HeldParts()] * len(streams))[0].double()
         changes[scale] = y[1:] - y[0]
         tell(progress, index, len(SCALES))
     off = [(change - scale * predicted).norm(dim=-1) for scale, change in changes.items()]

@@ -23,6 +23,7 @@ from ostools.measure.formulas.weights import (
     BlockNorms,
     BlockWeights,
     block_weights,
+    largest_gain,
     require_described,
 )
 from ostools.measure.passes.contexts import (
@@ -168,12 +169,12 @@ class BlockTerms:
     @property
     def beta_1(self) -> float:
         """min_j r1_j / ||g1||_inf."""
-        return float(self.r1.min() / self.weights.gain_1)
+        return float(self.r1.min() / largest_gain(self.norms.before_attention))
 
     @property
     def beta_2(self) -> float:
         """min_j r2_j / ||g2||_inf."""
-        return float(self.r2.min() / self.weights.gain_2)
+        return float(self.r2.min() / largest_gain(self.norms.before_mlp))
 
     def check(self) -> None:
         """The folded weights and the biases must reproduce what attention and MLP read and added;

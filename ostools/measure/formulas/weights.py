@@ -95,7 +95,7 @@ def require_described(model: TransformerBridge, sites: Container[str]) -> None:
 @dataclass(frozen=True)
 class BlockWeights:
     """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms'
-    gains; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite).
+    gains.
 
     Biases (zero where there are none) move no derivative; they are here so that the operators can
     be checked against what the model computes: `value_bias` of a head's value, `gate_bias` and
@@ -111,8 +111,6 @@ class BlockWeights:
     bare_down: Float[Tensor, "d_model d_mlp"]
     bare_gate: Float[Tensor, "d_mlp d_model"]
     bare_up: Float[Tensor, "d_mlp d_model"] | None
-    gain_1: Float[Tensor, ""]
-    gain_2: Float[Tensor, ""]
     value_bias: Float[Tensor, "head d_head"]
     out_bias: Float[Tensor, " d_model"]
     gate_bias: Float[Tensor, " d_mlp"]
@@ -151,8 +149,6 @@ def block_weights(
         bare_down=down,
         bare_gate=gate,
         bare_up=up,
-        gain_1=_largest_gain(ln1, out_bias),
-        gain_2=_largest_gain(ln2, out_bias),
         value_bias=_expanded(_read_bias(ln1, attention.v, value), heads),
         out_bias=_after(norms.after_attention, out_bias[:, None])[:, 0],
         gate_bias=_read_bias(ln2, mlp.gate if gated else read_in, gate),
@@ -167,9 +163,9 @@ def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
     return per_key_value_head.repeat_interleave(heads // len(per_key_value_head), dim=0)
 
 
-def _largest_gain(norm: Norm | None, like: Tensor) -> Float[Tensor, ""]:
-    """||g||_inf, 1 of no norm."""
-    return like.new_ones(()) if norm is None else norm.gain.to(like).abs().max()
+def largest_gain(norm: Norm | None) -> float:
+    """||g||_inf, 1 of no norm; 0 makes beta infinite."""
+    return 1.0 if norm is None else float(norm.gain.abs().max())
 
 
 def _bias(linear: Any, weight: Float[Tensor, "*out d_in"]) -> Float[Tensor, "*out"]:

@@ -310,13 +310,6 @@ def _sum_account(linear: Linearised, linearisation: str, claim: Claim) -> Accoun
     return account | ({"bias_terms": float(bias)} if len(bias) == 1 else {})
 
 
-def last_tokens(
-    linear: Linearised, streams: Float[Tensor, "row pos d_model"]
-) -> Float[Tensor, "row d_model"]:
-    """y_n from every v^(l) of the lowest layer, with nothing held."""
-    return moved_prompts(linear, streams, [HeldParts()] * len(streams))[0]
-
-
 def moved_prompts(
     linear: Linearised,
     streams: Float[Tensor, "row pos d_model"],

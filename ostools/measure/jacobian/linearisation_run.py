@@ -114,7 +114,7 @@ def measured(
         model, start, linearisations, layers, chunk=plan.chunk, keeps_graph=plan.keeps_graph
     ) as linear:
         for name, part in with_progress(linearisations, progress):
-            linear.holding.follow(FROZEN_PARTS[name])
+            linear.holding.followed = FROZEN_PARTS[name]
             norms, claims[name], runs[name] = _norms(plan.method, linear, row, part, **how)
             require_norms(name, norms["frobenius_norm"])
             columns = {"linearisation": name, "layer": at_layer, "method": plan.method, **norms}
@@ -229,7 +229,7 @@ def _norms(
     """
     if method == "exact":
         rows = exact_jacobians(linear.pull, linear.y, progress, row)
-        operator, frobenius = exact_norms(rows, rows.device)
+        operator, frobenius = exact_norms(rows)
         columns = [operator] * 3 + [frobenius] * 3
         claim = Claim.of(linear, rows, None if row is None else row[None])
         account: Account = {}

@@ -53,7 +53,7 @@ def exact_jacobians(
 
 
 def exact_norms(
-    jacobian_rows: Jacobians, device: torch.device
+    jacobian_rows: Jacobians,
 ) -> tuple[Float[Tensor, " place"], Float[Tensor, " place"]]:
     """||J||_2 and ||J||_F at every place, float64.
 
@@ -63,10 +63,9 @@ def exact_norms(
     """
     d_out, d_model = jacobian_rows.shape[1:]
     operator, frobenius = [], []
-    for part in jacobian_rows.split(
+    for matrices in jacobian_rows.split(
         max(1, chunk(NORM_BUDGET) // (d_out * d_model * jacobian_rows.element_size()))
     ):
-        matrices = part.to(device)
         largest = matrices.abs().amax((1, 2), keepdim=True)
         unit = matrices / torch.where(largest > 0, largest, 1.0)
         unit.masked_fill_(
@@ -128,33 +127,19 @@ class SketchedNorms:
     and their `rows` q^T J_i, which the checks read.
 
     `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with
-    the confidence asked for, nominally, a token at a time: for one statement about all n tokens ask
-    for 1 - (1 - confidence) / n. `operator_lower` <= ||J_i||_2 always (up to rounding).
-    `half_widths`: of the intervals over their estimates, where these are not 0, after `rows_seen`
-    rows.
+    95% confidence, nominally, a token at a time and not of all tokens at once. `operator_lower` <=
+    ||J_i||_2 always (up to rounding).
+    `account`: how many rows there were, the half-width over the norm in the median token, and how
+    many tokens' are above `WIDE`, of those that reach anything.
     """
 
     frobenius: PerToken
     frobenius_lower: PerToken
     frobenius_upper: PerToken
     operator_lower: PerToken
-    half_widths: Float[Tensor, " some"]
-    rows_seen: int
+    account: dict[str, int | float]
     cotangents: Cotangents
     rows: Jacobians
-
-    @property
-    def account(self) -> dict[str, int | float]:
-        """How many rows there were, the half-width of the median token, and how many tokens' are
-        above `WIDE`.
-        """
-        wide = int((self.half_widths > WIDE).sum())
-        return {"cotangents": self.rows_seen, "half_width": median(self.half_widths), "wide": wide}
-
-
-def median(values: Float[Tensor, " some"]) -> float:
-    """The median, of two in the middle their mean; 0 of none."""
-    return float(values.quantile(0.5)) if len(values) else 0.0
 
 
 def sketched(
@@ -164,7 +149,6 @@ def sketched(
     *,
     cotangents: int | None = None,
     accuracy: float = ACCURACY,
-    confidence: float = CONFIDENCE,
     progress: Progress | None = None,
 ) -> SketchedNorms:
     """||J_i||_F of every Jacobian, from rows q^T J_i of random orthonormal q, the same for all
@@ -173,14 +157,14 @@ def sketched(
     After `cotangents` rows; None: after as many as it takes until the half-width of the median
     interval is at most `accuracy` of its estimate, or after all d_model rows, and the norms are
     exact. The rows are then doubled: 16, 32, 64, ... Looking again must not cost coverage. A look's
-    intervals may miss with half of the level that the looks before it left of 1 - confidence. The
+    intervals may miss with half of the level that the looks before it left of 5%. The
     probability that any look misses is at most the sum, and so is that of the look at which it
     stops.
     """
     d_model = like.shape[-1]
     count = min(d_model, _FIRST if cotangents is None else cotangents)
     expected = count if cotangents is not None else min(d_model, 4 * count)
-    remaining_risk = 1.0 - confidence
+    remaining_risk = 1.0 - CONFIDENCE
     used_rows = [orthonormal_rows(min(count, BATCH), d_model, generator)]
     rows = pull(used_rows[0].to(like), part_of(progress, 0, len(used_rows[0]), expected))
     sketch = Sketch.of(rows)
@@ -198,12 +182,13 @@ def sketched(
         half_widths = ((upper - lower) / (2 * norm))[
             norm > 0
         ]  # of a token that reaches nothing there is no share
-        if is_last or median(half_widths) <= accuracy:
+        half_width = float(half_widths.quantile(0.5)) if len(half_widths) else 0.0
+        if is_last or half_width <= accuracy:
+            wide = int((half_widths > WIDE).sum())
+            account = {"cotangents": sketch.rows, "half_width": half_width, "wide": wide}
             bounds = norm, lower, upper, sketch.largest.sqrt()
-            return SketchedNorms(
-                *bounds, half_widths, sketch.rows, used_rows[0], rows.transpose(0, 1)
-            )
+            return SketchedNorms(*bounds, account, used_rows[0], rows.transpose(0, 1))
         count, remaining_risk = min(d_model, 2 * count), remaining_risk - level
         # A half-width falls as one over the root of the rows.
-        needed = math.ceil(sketch.rows * (median(half_widths) / accuracy) ** 2)
+        needed = math.ceil(sketch.rows * (half_width / accuracy) ** 2)
         expected = min(d_model, max(count, needed))

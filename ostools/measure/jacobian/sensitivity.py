@@ -275,22 +275,17 @@ def sensitivity(
     about_prompts = [mitigated.described(model, index) for index in range(len(prompts))]
     with differentiated(model, mitigated) as work:
         output = None if logit is None else Output.of(work, logit)
-        if output is not None:
-            provenance = _with(
-                provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm
-            )
+        of_logit = {} if output is None else output.account
         for index, part in with_progress(range(len(prompts)), progress):
             with prompt_named(prompts, index):
                 frame, runs = measured(work, prompts[index], output, part, **options)
-            where = replace(provenance, token_ids=tuple(prompts[index].ids.tolist()))
-            results.append(Sensitivity(frame, _with(where, **about_prompts[index], runs=runs)))
+            ids = tuple(prompts[index].ids.tolist())
+            parameters = {**provenance.parameters, **of_logit, **about_prompts[index], "runs": runs}
+            where = replace(provenance, token_ids=ids, parameters=parameters)
+            results.append(Sensitivity(frame, where))
     if is_one:
         return results[0]
     return Sensitivities(*join_results(results, ("runs", "read_at", "next_tokens")))
-
-
-def _with(provenance: Provenance, **parameters: object) -> Provenance:
-    return replace(provenance, parameters={**provenance.parameters, **parameters})
 
 
 @measurement()

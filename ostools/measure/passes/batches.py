@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, cast
 
 import torch
@@ -113,19 +114,18 @@ def _obstacle(model: TransformerBridge) -> str:
 
 
 def shared_prefix(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], keep: int = 1, steps: int = 0
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], steps: int = 0
 ) -> int:
-    """Number of first tokens that all prompts share, but for the last `keep` of each; 0 where
-    reading them once may do harm.
+    """Number of first tokens that all prompts share, but for the last one of each; 0 where reading
+    them once may do harm.
 
     The padding then stands behind the prefix. That is harmless where padding is (`padding`), and
     where no window slides within the prompts and the `steps` tokens after them: a window counts the
     padding too. Prompts of one length share it in 16 bits as well: no sum is longer than by itself.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-    most = max(shortest - keep, 0)
-    starts = zip(*(ids[:most] for ids in prompts), strict=True)
-    alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
+    starts = zip(*(ids[: shortest - 1] for ids in prompts), strict=True)
+    alike = len(list(takewhile(lambda tokens: len(set(tokens)) == 1, starts)))
     if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or _obstacle(model):
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())
@@ -153,19 +153,17 @@ def batches(
     than the `steps` of another batch would take.
     """
     index_groups: list[list[int]] = []
+    batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
-        length = lengths[index]
-        if index_groups:
-            batch = index_groups[-1]
-            shortest = lengths[batch[0]]
-            padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
-            little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
-            alike = length == shortest or (padded and little_padding)
-            fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
-            if alike and fits:
-                batch.append(index)
-                continue
-        index_groups.append([index])
+        length, shortest = lengths[index], lengths[batch[0] if batch else index]
+        padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
+        little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
+        alike = length == shortest or (padded and little_padding)
+        fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
+        if not (batch and alike and fits):
+            batch = []
+            index_groups.append(batch)
+        batch.append(index)
     return index_groups
 
 
@@ -174,9 +172,8 @@ class Rows:
     what was read.
 
     Without padding the model is called as for one prompt alone. `cached`: whether steps go through
-    a key/value cache; else everything is read again at each. `keep`: of so many last positions the
-    logits are given. `shared`: so many first tokens, the same in all prompts, are read once
-    (`shared_prefix`).
+    a key/value cache; else everything is read again at each. `shared`: so many first tokens, the
+    same in all prompts, are read once (`shared_prefix`).
     """
 
     def __init__(
@@ -184,10 +181,9 @@ class Rows:
         model: TransformerBridge,
         prompts: Sequence[Sequence[int]],
         cached: bool,
-        keep: int = 1,
         shared: int = 0,
     ) -> None:
-        self.model, self.keep_last = model, keep
+        self.model = model
         device = next(model.parameters()).device
         width = max(map(len, prompts))
         missing = [width - len(ids) for ids in prompts]
@@ -213,14 +209,11 @@ class Rows:
             model(prefix, use_cache=True, past_key_values=self.cache, logits_to_keep=1)
             self.cache.batch_repeat_interleave(len(prompts))
 
-    def logits(self) -> Float[Tensor, "batch keep d_vocab"]:
-        """Read what is unread; the logits at its last positions. `InputError` where they are not
-        finite.
+    def logits(self, keep: int = 1) -> Float[Tensor, "batch keep d_vocab"]:
+        """Read what is unread; the logits at so many of its last positions. `InputError` where they
+        are not finite.
         """
-        options: dict[str, Any] = {
-            "use_cache": self.cache is not None,
-            "logits_to_keep": self.keep_last,
-        }
+        options: dict[str, Any] = {"use_cache": self.cache is not None, "logits_to_keep": keep}
         if self.cache is not None:
             options["past_key_values"] = self.cache
         if self.padded:
@@ -242,13 +235,12 @@ class Rows:
 
     def ahead(self, texts: Int[Tensor, "batch more"]) -> Float[Tensor, "batch more d_vocab"]:
         """The logits at each token of texts that are read behind the cache, and forgotten."""
-        before, more = (self.unread, self.real, self.keep_last), texts.shape[1]
+        before, more = (self.unread, self.real), texts.shape[1]
         self.unread = texts
         self.real = torch.cat([self.real, torch.ones_like(texts)], dim=1)
-        self.keep_last = more
-        logits = self.logits()
+        logits = self.logits(keep=more)
         cast(Any, self.cache).crop(-more)
-        self.unread, self.real, self.keep_last = before
+        self.unread, self.real = before
         return logits
 
     def extend(self, tokens: Int[Tensor, " batch"]) -> None:

@@ -15,7 +15,7 @@ Memory: the scores of the trunk, heads x trunk^2, and its keys and values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,29 +26,15 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import TransformerBridge
-from ostools.ground.lens import Cache
 from ostools.ground.memory import chunk
 from ostools.measure.passes.batches import TOKENS, Batching, batches
-from ostools.measure.passes.contexts import (
-    captured_pass,
-    last_position,
-)
+from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.passes.output import logit_scale, soft_cap
 from ostools.mitigations.passes import own_windows
 from ostools.models.precision.torch_state import float32_products
 
 GROUP = 192
 """Nodes of one group of branches: few enough that they do not see much of each other in vain."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Branches that go through one pass: their `nodes`, which see some of the trunk's first `reach`
-    nodes.
-    """
-
-    nodes: tuple[int, ...]
-    reach: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +57,7 @@ class PrefixTree:
     def is_chain(self) -> bool:
         return self.trunk == len(self.ids)
 
-    def groups(self, size: int = GROUP) -> Iterator[Group]:
+    def groups(self, size: int = GROUP) -> Iterator[list[int]]:
         """The nodes off the trunk in groups of about `size`, whole branches, those that leave the
         trunk early first.
         """
@@ -82,29 +68,28 @@ class PrefixTree:
                 begins[node] = begins[self.parents[node]]
             branches.setdefault(begins[node], []).append(node)
         nodes: list[int] = []
-        reach = 0
         for begin in sorted(branches, key=lambda node: self.positions[node]):
             if nodes and len(nodes) + len(branches[begin]) > size:
-                yield Group(tuple(nodes), reach)
+                yield nodes
                 nodes = []
             nodes += branches[begin]
-            reach = self.positions[begin]
         if nodes:
-            yield Group(tuple(nodes), reach)
+            yield nodes
 
-    def visible(self, group: Group) -> Bool[Tensor, "query key"]:
-        """The tree attention mask of a group: which of the trunk's first `reach` nodes, then of its
-        own, each node sees.
+    def visible(self, nodes: Sequence[int]) -> Bool[Tensor, "query key"]:
+        """The tree attention mask of a group: which of the trunk's first nodes, up to the last one
+        that any of the group sees, then of its own, each node sees.
         """
-        row = {node: index for index, node in enumerate(group.nodes)}
-        visible = np.zeros((len(group.nodes), group.reach + len(group.nodes)), dtype=bool)
+        row = {node: index for index, node in enumerate(nodes)}
+        reach = 1 + max(self.parents[node] for node in nodes if self.parents[node] < self.trunk)
+        visible = np.zeros((len(nodes), reach + len(nodes)), dtype=bool)
         for node, index in row.items():
             parent = self.parents[node]
             if parent in row:
                 visible[index] = visible[row[parent]]
             else:
                 visible[index, : parent + 1] = True
-            visible[index, group.reach + index] = True
+            visible[index, reach + index] = True
         return torch.from_numpy(visible)
 
 
@@ -112,22 +97,18 @@ def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
     """The tree of the prompts. The longest is its trunk, nodes 0, 1, 2, ...; the others share what
     they can.
     """
-    ids: list[int] = []
-    parents: list[int] = []
+    nodes: dict[tuple[int, int], int] = {}  # by parent and token, in their order
     positions: list[int] = []
     ends: list[int] = []
-    children: dict[tuple[int, int], int] = {}
     for prompt in (max(prompts, key=len), *prompts):
         node = -1
         for position, token in enumerate(prompt):
-            child = children.setdefault((node, token), len(ids))
-            if child == len(ids):
-                ids.append(token)
-                parents.append(node)
+            node = nodes.setdefault((node, token), len(nodes))
+            if node == len(positions):
                 positions.append(position)
-            node = child
         ends.append(node)
-    return PrefixTree(tuple(ids), tuple(parents), tuple(positions), tuple(ends[1:]))
+    parents, ids = zip(*nodes, strict=True)
+    return PrefixTree(ids, parents, tuple(positions), tuple(ends[1:]))
 
 
 @dataclass(frozen=True)
@@ -186,22 +167,10 @@ def last_rows(
     """
     if batching.name != "loop":
         return _packed(model, tree, layers)
-    parts, order = [], []
     # Prompts of the same length in batches: no padding, and no prompt knows of a longer one.
-    for batch in batches([len(prompt) for prompt in prompts], False, chunk(TOKENS)):
-        parts.append(_pass(model, [prompts[index] for index in batch], layers)[0])
-        order += batch
-    return _in_order(parts, order)
-
-
-def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
-    """All parts in one, row k being prompt k; `order`: which prompt each row of the parts is."""
-    back = torch.argsort(torch.tensor(order))
-    residuals = {
-        layer: torch.cat([part.residuals[layer] for part in parts])[back]
-        for layer in parts[0].residuals
-    }
-    return LastRows(residuals, torch.cat([part.y for part in parts])[back])
+    index_groups = batches([len(prompt) for prompt in prompts], False, chunk(TOKENS))
+    parts = [_pass(model, [prompts[index] for index in group], layers)[0] for group in index_groups]
+    return _in_order(parts, [index for group in index_groups for index in group])
 
 
 def own_rows(
@@ -218,93 +187,77 @@ def own_rows(
     return rows, torch.cat([logits[:, -1:] for _, logits in passes])
 
 
+def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
+    """All parts in one, row k being prompt k; `order`: which prompt each row of the parts is."""
+    back = torch.argsort(torch.tensor(order))
+    residuals = {
+        layer: torch.cat([part.residuals[layer] for part in parts])[back]
+        for layer in parts[0].residuals
+    }
+    return LastRows(residuals, torch.cat([part.y for part in parts])[back])
+
+
 def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -> LastRows:
-    """The trunk in a pass that keeps its keys and values, then the branches, a group at a time,
-    with those in sight.
+    """The trunk, in pieces where chunks are small, each on the keys and values of those before it;
+    then the branches, a group at a time, with those in sight.
     """
-    on_trunk = [prompt for prompt, end in enumerate(tree.ends) if end < tree.trunk]
-    ends = [tree.ends[prompt] for prompt in on_trunk]
-    trunk = tree.ids[: tree.trunk]
-    if tree.is_chain and chunk(len(trunk)) == len(trunk):
-        return _in_order([_pass(model, [trunk], layers, ends)[0]], on_trunk)
     from transformers.cache_utils import DynamicCache
 
+    size = chunk(tree.trunk)
     # Without a configuration no layer of the cache forgets what is beyond its window: a branch may
     # leave before that.
-    cache = DynamicCache()
-    parts, order = _trunk(model, trunk, dict(zip(on_trunk, ends, strict=True)), cache, layers)
-    prompts_at: dict[int, list[int]] = {}
-    for prompt, end in enumerate(tree.ends):
-        prompts_at.setdefault(end, []).append(prompt)
-    for group in tree.groups(chunk(GROUP)):
-        group_prompts = [
-            (row, prompt)
-            for row, node in enumerate(group.nodes)
-            for prompt in prompts_at.get(node, ())
-        ]
-        parts.append(
-            _branches(model, tree, group, cache, [row for row, _ in group_prompts], layers)
-        )
-        order += [prompt for _, prompt in group_prompts]
+    cache = None if tree.is_chain and size == tree.trunk else DynamicCache()
+    parts: list[LastRows] = []
+    order: list[int] = []
+
+    def read(nodes: Sequence[int], **options: Any) -> None:
+        row = {node: index for index, node in enumerate(nodes)}
+        prompts = [prompt for prompt, end in enumerate(tree.ends) if end in row]
+        rows = [row[tree.ends[prompt]] for prompt in prompts]
+        ids = [tree.ids[node] for node in nodes]
+        parts.append(_pass(model, [ids], layers, rows, **options)[0])
+        order.extend(prompts)
+
+    for start in range(0, tree.trunk, size):
+        piece = range(tree.trunk)[start : start + size]
+        read(piece, past_key_values=cache, use_cache=cache is not None)
+    for nodes in tree.groups(chunk(GROUP)):
+        with _in_sight(model, tree, nodes, cache) as options:
+            read(nodes, **options)
     return _in_order(parts, order)
 
 
-def _trunk(
-    model: TransformerBridge,
-    ids: Sequence[int],
-    ends: dict[int, int],
-    cache: Cache,
-    layers: Sequence[int],
-) -> tuple[list[LastRows], list[int]]:
-    """The trunk, in pieces where chunks are small, each on the keys and values of those before it;
-    and whose rows they are.
-    """
-    parts, order, size = [], [], chunk(len(ids))
-    for start in range(0, len(ids), size):
-        end_by_prompt = {
-            prompt: end - start for prompt, end in ends.items() if start <= end < start + size
-        }
-        piece, ends_here = ids[start : start + size], list(end_by_prompt.values())
-        parts.append(
-            _pass(model, [piece], layers, ends_here, past_key_values=cache, use_cache=True)[0]
-        )
-        order += end_by_prompt
-    return parts, order
-
-
-def _branches(
-    model: TransformerBridge,
-    tree: PrefixTree,
-    group: Group,
-    cache: Cache,
-    rows: list[int],
-    layers: Sequence[int],
-) -> LastRows:
+@contextmanager
+def _in_sight(
+    model: TransformerBridge, tree: PrefixTree, nodes: Sequence[int], cache: Any
+) -> Iterator[dict[str, Any]]:
+    """Options of the model's call on a group of branches, which then sees what is before it; of the
+    trunk, whose keys and values the cache has, and of itself."""
     from transformers.cache_utils import DynamicCache
 
-    device = next(model.parameters()).device
-    visible = tree.visible(group).to(device)
-    positions = torch.tensor([tree.positions[node] for node in group.nodes], device=device)
-    places = torch.cat([torch.arange(group.reach, device=device), positions])
-    cache_layers: list[Any] = cache.layers
-    before = [
-        (layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :])
-        for layer in cache_layers
-    ]
-    options: dict[str, Any] = {"past_key_values": DynamicCache(before), "use_cache": True}
+    weight = next(model.parameters())
+    device, dtype = weight.device, weight.dtype
+    visible = tree.visible(nodes).to(device)
+    reach = visible.shape[1] - len(nodes)
+    positions = torch.tensor([tree.positions[node] for node in nodes], device=device)
+    places = torch.cat([torch.arange(reach, device=device), positions])
+    before = [(layer.keys[..., :reach, :], layer.values[..., :reach, :]) for layer in cache.layers]
     # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the
     # prompt (and reads a step back in the position ids as the start of another document).
-    dtype = next(model.parameters()).dtype
     hidden = torch.zeros(1, 1, *visible.shape, dtype=dtype, device=device)
     hidden = hidden.masked_fill_(~visible, torch.finfo(dtype).min)
-    options |= {"attention_mask": hidden, "position_ids": positions[None]}
     windows = own_windows(model)
     with ExitStack() as stack:
         for window in set(windows.values()):
             sliding = [layer for layer, own_window in windows.items() if own_window == window]
             near = positions[:, None] - places[None, :] < window
             stack.enter_context(hooks.mask_scores(model, visible & near, layers=sliding))
-        return _pass(model, [[tree.ids[node] for node in group.nodes]], layers, rows, **options)[0]
+        yield {
+            "past_key_values": DynamicCache(before),
+            "use_cache": True,
+            "attention_mask": hidden,
+            "position_ids": positions[None],
+        }
 
 
 def _pass(

@@ -41,8 +41,10 @@ class Output:
     bias: float
 
     @property
-    def norm(self) -> float:
-        return float(self.row.double().norm())
+    def account(self) -> dict[str, object]:
+        """What a provenance says of it: the tokens, their ids, and ||w||."""
+        norm = float(self.row.double().norm())
+        return {"logit": self.tokens, "logit_ids": self.ids, "logit_norm": norm}
 
     @classmethod
     def of(cls, model: TransformerBridge, logit: str | int | Sequence[str | int]) -> Output:

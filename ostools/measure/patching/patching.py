@@ -44,7 +44,7 @@ from ostools.measure.passes.batches import TOKENS
 from ostools.measure.passes.output import logit_ids
 from ostools.measure.patching.runs import EDGES, HEADS, RESIDUAL, Patch, Patcher, PromptRun, What
 from ostools.measure.position import predicted_token
-from ostools.measure.prompts import layers_up_to
+from ostools.measure.prompts import agreeing, layers_up_to
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt, encode
@@ -196,13 +196,12 @@ def patch(
         logit_ids=answer,
         corrupt_ids=corrupt_ids,
     )
-    part_rows = _part_rows(patches, mitigated.prompts[0])
+    part_rows: Frame = pd.DataFrame([_part(patch, mitigated.prompts[0]) for patch in patches])
+    part_rows = part_rows.astype({"position": "Int64", "head": "Int64"})
     tables = []
     with differentiated(model, mitigated) as work:
-        pairs = enumerate(zip(clean_ids, corrupt_ids, strict=True))
-        shared = next((place for place, pair in pairs if len(set(pair)) > 1), pos)
         dtype = next(work.parameters()).dtype
-        patcher = Patcher(work, what, answer, shared, queries)
+        patcher = Patcher(work, what, answer, agreeing(clean_ids, corrupt_ids), queries)
         clean, corrupted = patcher.run(clean_ids), patcher.run(corrupt_ids)
         _require_apart(clean, corrupted, texts, dtype)
         ways = {DENOISING: (corrupted, clean), NOISING: (clean, corrupted)}
@@ -354,16 +353,18 @@ def _require_apart(
         )
 
 
-def _part_rows(patches: Sequence[Patch], prompt: Prompt) -> Frame:
-    """What says which part a row is of, a row a patch."""
-    rows = []
-    for layers, positions, head in patches:
-        window = f"layer {layers[0]}" + f"-{layers[-1]}" * (len(layers) > 1)
-        places = ",".join(map(str, positions))
-        row: tuple[object, ...] = (f"{window}, head {head}", None, "")
-        if head is None:
-            token = "".join(prompt.tokens[place] for place in positions)
-            row = (f"{window}, position {places}", positions[0], token)
-        rows.append((*row, layers[0], places, head))
-    names = ["part", "position", "token", "layer", "positions", "head"]
-    return pd.DataFrame(rows, columns=names).astype({"position": "Int64", "head": "Int64"})
+def _part(patch: Patch, prompt: Prompt) -> dict[str, object]:
+    """What says which part a row is of."""
+    layers, positions, head = patch
+    window = f"layer {layers[0]}" + f"-{layers[-1]}" * (len(layers) > 1)
+    places = ",".join(map(str, positions))
+    at_positions = {
+        "part": f"{window}, position {places}",
+        "layer": layers[0],
+        "position": positions[0],
+        "positions": places,
+        "token": "".join(prompt.tokens[place] for place in positions),
+        "head": head,
+    }
+    of_head = {"part": f"{window}, head {head}", "position": None, "token": ""}
+    return at_positions if head is None else at_positions | of_head

@@ -18,7 +18,6 @@ from ostools.ground import Lengths, Progress, TransformerBridge, part_of
 from ostools.measure.answers.judging import judge
 from ostools.measure.answers.prefilled import prefilled_answers, running
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
@@ -101,7 +100,7 @@ class FailureStage(Result):
     probes: Decodability
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.components import failure_stage_chart
+        from ostools.reporting.charts.answers import failure_stage_chart
 
         return failure_stage_chart(self)
 
@@ -169,9 +168,14 @@ def failure_stage(
         [_answer_rows(probe_task, name, of_dtype(k, k + 1)) for k, name in enumerate(names)],
         ignore_index=True,
     )
-    pairs = RenderedPairs(model, probe_task.form, probe_task.mitigation, encoding=encoding)
-    pair_seeds = described["seeds"][:PAIR_SEEDS]
-    curve = collapse(model, pairs, **common, seeds=pair_seeds, progress=part(3, 4))
+    curve = collapse(
+        model,
+        probe_task.form,
+        **common,
+        seeds=described["seeds"][:PAIR_SEEDS],
+        progress=part(3, 4),
+        **encoding,
+    )
     status = answer_rows.groupby(["dtype", "length"])["status"].agg(
         lambda statuses: min(statuses, key=_STATUS.index)
     )

@@ -27,7 +27,7 @@ from ostools.ground import (
 from ostools.measure.answers.prefilled import prefilled_prompts, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, reading
+from ostools.measure.position import ANSWER, Position, ReadPrompt, reading
 from ostools.measure.probes.scores import (
     LENGTH,
     LOGITS,
@@ -95,7 +95,7 @@ class Decodability(Result):
     predictions: pd.DataFrame
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.components import probe_chart
+        from ostools.reporting.charts.answers import probe_chart
 
         return probe_chart(self)
 
@@ -163,7 +163,7 @@ def probe(
     Source: arXiv 1610.01644, 1909.03368 (selectivity).
     """
     probe_task = ProbeTask.of(
-        model, task, lengths, seeds, mitigation, checked_position(position), **encoding
+        model, task, lengths, seeds, mitigation, position or ANSWER, **encoding
     )
     precisions = checked_precisions(dtypes)
     questions, is_random = probe_task.questions, probe_task.form.random

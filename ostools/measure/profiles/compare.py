@@ -20,7 +20,7 @@ from ostools.ground.names import METHOD_KINDS
 from ostools.measure.answers.result import AnswerDifference, Evaluation, answer_difference
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.bounds.variants import variant_named
-from ostools.measure.first_order import belief
+from ostools.measure.first_order import belief, log10_ratio
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
@@ -192,7 +192,7 @@ def _summarise(
 ) -> dict[str, object]:
     value, measured = group["value"].to_numpy(), partner["value"].to_numpy()
     kind = group["kind"].iloc[0]
-    loose = _log10_ratio(value, measured) if scaled else np.full_like(value, np.nan)
+    loose = log10_ratio(value, measured) if scaled else np.full_like(value, np.nan)
     lower, upper = partner["lower"].to_numpy(), partner["upper"].to_numpy()
     verdict = None if kind == "certified" else belief(value, measured, lower, upper, scaled=scaled)
     return {
@@ -221,12 +221,3 @@ def _holds(value: np.ndarray, partner: Frame, rounding: float) -> object:
     if (upper <= allowed).all():
         return True
     return False if (lower > allowed).any() else pd.NA
-
-
-def _log10_ratio(value: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """log10(value / measured); 0 where both are exactly 0 (a token out of every window's reach),
-    else infinite.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log10(value) - np.log10(measured)
-    return np.where((value == 0) & (measured == 0), 0.0, ratio)

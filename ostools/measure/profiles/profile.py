@@ -21,7 +21,7 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
 from ostools.models.chat import TEXT
-from ostools.results import Chart, Frame, Result, TableHead
+from ostools.results import Chart, Column, Frame, Result, TableHead
 from ostools.theory import profiles as theory
 
 ALL, NO_SINK, BETWEEN, OF_TEXT = "all", "without the sink", "without sink and last", "the text"
@@ -108,42 +108,39 @@ def profile(measured: Sensitivity) -> Profile:
     norm = known_norm(rows["method"])
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
     table = rows[[*named_by(rows), "linearisation", "method"]].assign(norm=norm, value=values)
-    frozen = table.loc[table["linearisation"] == "frozen", "value"].to_numpy()
-    parts, summary, shapes = [], [], []
-    for name, group in table.groupby("linearisation", sort=False):
-        part = _with_shares(group, frozen)
-        parts.append(part)
-        summary.append({"linearisation": name, "norm": norm} | _summary(part))
-        shapes += [
-            {"linearisation": name, "norm": norm} | _shape(part, token_set)
-            for token_set in TOKEN_SETS
-        ]
-    frame = pd.concat(parts, ignore_index=True)
+    frozen: Column = table[table["linearisation"] == "frozen"].set_index("position")["value"]
+    parts = [_with_shares(group, frozen) for _, group in table.groupby("linearisation", sort=False)]
+    shapes = [_shape(part, token_set) for part in parts for token_set in TOKEN_SETS]
     return Profile(
-        frame,
+        pd.concat(parts, ignore_index=True),
         measured.provenance,
-        pd.DataFrame(summary),
+        pd.DataFrame(list(map(_summary, parts))),
         pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS)),
     )
 
 
-def _with_shares(group: Frame, frozen: np.ndarray) -> Frame:
-    value = group["value"].to_numpy()
-    over_frozen = np.full(len(value), np.nan)
-    if len(frozen):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            over_frozen = np.where((value == 0) & (frozen == 0), 1.0, value / frozen)
+def _with_shares(group: Frame, frozen: Column) -> Frame:
+    """The columns of one linearisation; `frozen`: the frozen norms by position, none where they
+    were not measured.
+    """
+    value, its_frozen = group["value"], group["position"].map(frozen)
+    values = value.to_numpy()
     return group.assign(
-        share=theory.shares(value),
-        rank=group["value"].rank(ascending=False, method="first").astype(int),
-        share_without_sink=np.concatenate([[np.nan], theory.shares(value[1:])]),
-        over_frozen=over_frozen,
+        share=theory.shares(values),
+        rank=value.rank(ascending=False, method="first").astype(int),
+        share_without_sink=np.concatenate([[np.nan], theory.shares(values[1:])]),
+        over_frozen=(value / its_frozen).mask((value == 0) & (its_frozen == 0), 1.0),
     )
 
 
-def _summary(part: Frame) -> dict[str, float]:
+def _which(part: Frame) -> dict[str, object]:
+    return part.iloc[0][["linearisation", "norm"]].to_dict()
+
+
+def _summary(part: Frame) -> dict[str, object]:
     share, is_known = part["share"].to_numpy(), not part["origin"].isna().any()
     return {
+        **_which(part),
         "sink_share": float(share[0]),
         "last_share": float(share[-1]),
         "text_share": float(share[_is_text(part)].sum()) if is_known else float("nan"),
@@ -165,13 +162,13 @@ def places(part: Frame, token_set: str) -> np.ndarray:
     return positions[0 if token_set == ALL else 1 : -1 if token_set == BETWEEN else None]
 
 
-def _shape(part: Frame, token_set: str) -> dict[str, float | str]:
+def _shape(part: Frame, token_set: str) -> dict[str, object]:
     """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be
     none.
     """
     values = part["value"].to_numpy()[places(part, token_set)]
     zeros = int((values == 0).sum())
-    row: dict[str, float | str] = {"kept": token_set}
+    row: dict[str, object] = {**_which(part), "kept": token_set}
     if token_set == OF_TEXT and part["origin"].isna().any():
         return row | {"verdict": "not tested: it is not known whose the tokens are"}
     if len(values) < theory.SHORTEST:
@@ -182,6 +179,6 @@ def _shape(part: Frame, token_set: str) -> dict[str, float | str]:
     thirds = dict(zip(("start", "middle", "end"), shape.thirds, strict=True))
     row |= {"verdict": shape.verdict, **thirds}
     for name, tested in zip(_INTERVALS, (shape.start, shape.end), strict=True):
-        row |= {name: tested.value, f"{name}_low": tested.low, f"{name}_high": tested.high}
-        row |= {f"{name}_p": tested.p}
+        numbers = {"": tested.value, "_low": tested.low, "_high": tested.high, "_p": tested.p}
+        row |= {f"{name}{part_of}": number for part_of, number in numbers.items()}
     return row

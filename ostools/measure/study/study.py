@@ -32,7 +32,7 @@ from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
-from ostools.measure.position import checked_position
+from ostools.measure.position import ANSWER
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.arms import Arm, paired_rows
 from ostools.measure.study.verdicts import About
@@ -164,7 +164,7 @@ def study(
         measures=measure_names,
         dtypes=[precision.name for precision in checked_precisions(dtypes)] if dtypes else [],
         elicitation=elicitation_for(form, model.tokenizer, trained, elicitation, chat),
-        position=checked_position(position),
+        position=position or ANSWER,
         sensitivity_lengths=_spread(length_list, sensitivity_lengths) if is_close else [],
         encoding=encoding,
     )

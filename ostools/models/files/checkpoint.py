@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from ostools.ground.errors import InputError, refusal, short_repr
 from ostools.models.families import KNOWN_ARCHITECTURES
-from ostools.models.files.checks import PLAIN_DTYPES, declared_tokens, read_json
+from ostools.models.files.checks import PLAIN_DTYPES, read_json
 
 TEMPLATES = "additional_chat_templates"
 """The folder where transformers looks for chat templates too; the one that is called default is
@@ -54,14 +54,21 @@ class Checkpoint:
         """config.json."""
         return self._without_code("config.json")
 
-    @cached_property
-    def declared_tokens(self) -> Mapping[Path, list[tuple[str, int]]]:
-        """The added tokens of tokenizer.json and tokenizer_config.json with the ids that they are
-        said to have: of Gemma's vocabulary nothing else, which takes 0.3 GB.
+    def declared_tokens(self) -> list[tuple[str, int, str]]:
+        """The added tokens of tokenizer.json and tokenizer_config.json, the ids that they are said
+        to have, and the file: of Gemma's vocabulary nothing else, which takes 0.3 GB.
         """
-        names = ("tokenizer.json", "tokenizer_config.json")
-        files = [self.directory / name for name in names if (self.directory / name).exists()]
-        return {file: declared_tokens(self._without_code(file.name)) for file in files}
+        tokens = []
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            exists = (self.directory / file).exists()
+            settings: Mapping[str, Any] = self._without_code(file) if exists else {}
+            tokens += [
+                (token["content"], token["id"], file)
+                for token in settings.get("added_tokens") or []
+            ]
+            by_id = settings.get("added_tokens_decoder") or {}
+            tokens += [(token["content"], int(index), file) for index, token in by_id.items()]
+        return tokens
 
     @cached_property
     def generation(self) -> dict[str, object] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -272,28 +272,19 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, d_vocab: int, directory:
         )
 
 
-def declared_tokens(settings: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """The added tokens that a tokenizer's file writes down, each with the id that it gives it."""
-    tokens = [*(settings.get("added_tokens") or [])]
-    by_id = settings.get("added_tokens_decoder") or {}
-    tokens += [{**token, "id": int(index)} for index, token in by_id.items()]
-    return [(token["content"], token["id"]) for token in tokens if token.get("content") is not None]
-
-
 def check_declared_ids(
-    tokenizer: PreTrainedTokenizerBase, tokens_by_file: Mapping[Path, Sequence[tuple[str, int]]]
+    tokenizer: PreTrainedTokenizerBase, tokens: Iterable[tuple[str, int, str]], directory: Path
 ) -> None:
     """Refuse an added token whose id is not the one that its file says: tokenizers gives it another
     without a word where that id is taken.
     """
-    for file, tokens in tokens_by_file.items():
-        for text, declared_id in tokens:
-            if (index := tokenizer.convert_tokens_to_ids(text)) != declared_id:
-                raise InputError(
-                    f"expected the token {short_repr(text)} with id {short_repr(declared_id)} as "
-                    f"{file} says, found it with id {index} in the tokenizer that it makes: copy "
-                    "the model's own tokenizer there"
-                )
+    for text, declared_id, file in tokens:
+        if (index := tokenizer.convert_tokens_to_ids(text)) != declared_id:
+            raise InputError(
+                f"expected the token {short_repr(text)} with id {short_repr(declared_id)} as "
+                f"{directory / file} says, found it with id {index} in the tokenizer that it "
+                "makes: copy the model's own tokenizer there"
+            )
 
 
 def ids_of_setting(value: object, name: str) -> tuple[int, ...]:

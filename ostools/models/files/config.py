@@ -270,12 +270,12 @@ def read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
     has_config = (directory / "config.json").exists()
     options = {"config": saved_config(checkpoint.config)} if has_config else {}
     with refusal(f"a tokenizer that transformers can read in {directory}"):
-        declared_tokens = checkpoint.declared_tokens
+        declared_tokens = checkpoint.declared_tokens()
         tokenizer = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=False, local_files_only=True, **options
         )
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
-        check_declared_ids(tokenizer, declared_tokens)
+        check_declared_ids(tokenizer, declared_tokens, directory)
     # Python's own copies, which nothing reads any more: 140 MB of Gemma's vocabulary.
     for own_copy in ("_vocab", "_merges"):
         vars(tokenizer).pop(own_copy, None)

@@ -27,8 +27,7 @@ from ostools.ground import InputError, PreTrainedConfig, PreTrainedModel, refusa
 from ostools.models.families import Family
 from ostools.models.files.checks import check_finite, check_loaded
 from ostools.models.files.config import family_of_settings
-from ostools.models.files.gguf_header import ROPE_FACTORS, GgufHeader
-from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer
+from ostools.models.files.gguf_tokenizer import GgufHeader, read_gguf_tokenizer, read_header
 
 _MODEL_TYPES = {
     "llama": "llama",
@@ -48,14 +47,13 @@ _NAMES = {
     "attention.head_count": "num_attention_heads",
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
-    "attention.value_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.sliding_window": "sliding_window",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
 """What a setting is called in a configuration."""
-_OF_THE_FILE = ("tensor_data_layout", "vocab_size")
+_OF_THE_FILE = ("tensor_data_layout", "vocab_size", "rope.scaling.finetuned")
 """Settings that say nothing of the model: the vocabulary is as large as the embedding."""
 _LAYERS_OF_27B = (46, 62)  # Gemma 2, Gemma 3
 _REQUIRED = (
@@ -65,6 +63,8 @@ _REQUIRED = (
     "attention.layer_norm_rms_epsilon",
     "context_length",
 )
+_ROPE_FACTORS = "rope_freqs.weight"
+"""The tensor that holds what Llama 3.1 divides its frequencies by."""
 _THETA = 10000.0
 """Base of the rotation where a file does not say, as llama.cpp takes it."""
 _LLAMA_3 = {
@@ -75,18 +75,21 @@ _LLAMA_3 = {
 """Of Llama 3.1, 3.2 and 3.3 (their config.json); the factor is 8 or 32. The file has only what they
 make of each frequency.
 """
+_STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Require = Callable[[bool, str, object], None]
 """The refusal of a setting with that value."""
 
 
 def read_model(
-    file: Path, header: GgufHeader, dtype: torch.dtype
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """The model of a GGUF file, dequantised to `dtype`, and its tokenizer.
+    file: Path, dtype: torch.dtype | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
+    """The model of a GGUF file, dequantised to `dtype` (None: that of a whole file, bfloat16 of
+    fewer bits), its tokenizer, and its quantisation.
 
     Weights are dequantised in float32, and rounded once. Raises `InputError` for what
     `describe_gguf` refuses, and for weights that are missing or not finite.
     """
+    header = read_header(file)
     config, family, tokenizer = describe_gguf(header, file.name)
     # The reader draws a bar on stderr, whoever reads it: it is shown in a terminal alone.
     bar = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
@@ -96,13 +99,13 @@ def read_model(
             gguf_file=file.name,
             config=config,
             quantization_config=GgufConfig(dequantize=True),
-            dtype=dtype,
+            dtype=dtype or _STORED.get(header.quantisation, torch.bfloat16),
             ignore_mismatched_sizes=True,  # in `info`, and refused there with both shapes
             output_loading_info=True,
         )
     check_loaded(family, Path(file.name), **info)
     check_finite(module, Path(file.name))
-    return module, tokenizer
+    return module, tokenizer, header.quantisation
 
 
 def describe_gguf(
@@ -129,7 +132,9 @@ def describe_gguf(
     # Fewer weights are missed when it is loaded; of more the reader would drop some. What
     # `rope_freqs` says is in the configuration.
     expected = sum(weight.numel() for weight in model.parameters())
-    stored = sum(header.sizes.values()) - header.sizes.get(ROPE_FACTORS, 0)
+    stored = sum(
+        tensor.n_elements for name, tensor in header.tensors.items() if name != _ROPE_FACTORS
+    )
     if stored > expected:
         raise InputError(
             f"expected only tensors that transformers reads in {name}, found {stored} weights for "
@@ -160,27 +165,33 @@ def _config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> 
                 "be computed without it; use the checkpoint that the file was made of"
             )
 
+    # Each setting is taken out by what reads it; what is left is not known.
     settings = _settings_of(header, kind, name, require)
     pattern = settings.pop("attention.sliding_window_pattern", None)
+    rope = _rope_of(header, kind, settings, require)
+    blank = AutoConfig.for_model(kind)
     values: dict[str, Any] = {
-        "vocab_size": header.rows,
-        "tie_word_embeddings": "output.weight" not in header.sizes,
+        own_name: settings.pop(setting)
+        for setting, own_name in _NAMES.items()
+        if setting in settings and hasattr(blank, own_name)
+    }
+    head = values["hidden_size"] // values["num_attention_heads"]
+    # What a model computes by anyway, of a type without such a setting.
+    implied = {
+        "attention.key_length": head,
+        "attention.value_length": values.get("head_dim", head),
+        "attention.causal": True,
+        "rope.dimension_count": values.get("head_dim", head),
+        "rope.scaling.original_context_length": values["max_position_embeddings"],
+    }
+    for setting, value in settings.items():
+        require(setting in _OF_THE_FILE or implied.get(setting) == value, setting, value)
+    embedding = header.tensors.get("token_embd.weight")
+    values |= {
+        "vocab_size": 0 if embedding is None else int(embedding.shape[-1]),
+        "tie_word_embeddings": "output.weight" not in header.tensors,
         **ids,
     }
-    width = settings["embedding_length"] // settings["attention.head_count"]
-    # What a model computes by anyway, of a type without such a setting.
-    implied = {"attention.key_length": width, "attention.value_length": width}
-    implied |= {"attention.causal": True}
-    blank = AutoConfig.for_model(kind)
-    for setting, value in settings.items():
-        if setting.startswith("rope.") or setting in _OF_THE_FILE:
-            continue
-        if hasattr(blank, _NAMES.get(setting, "")):
-            known_value = values.setdefault(_NAMES[setting], value)
-        else:
-            known_value = implied.get(setting)
-        require(known_value == value, setting, value)
-    rope = _rope_of(header, kind, settings, require)
     with refusal(f"settings that make a configuration in {name}", "; convert the checkpoint anew"):
         config = AutoConfig.for_model(kind, **values, rope_parameters=rope)
     for own_name, value in values.items():
@@ -242,40 +253,27 @@ def _require_as_its_type(
 
 
 def _rope_of(
-    header: GgufHeader, kind: str, settings: Mapping[str, Any], require: Require
+    header: GgufHeader, kind: str, settings: dict[str, Any], require: Require
 ) -> dict[str, Any]:
-    """The `rope_parameters` that the settings `rope.*` of a file stand for; positions may be scaled
-    linearly, or as Llama 3.1's. Raises `InputError` for any other way.
+    """The `rope_parameters` that the settings `rope.*` of a file stand for, which it takes out of
+    `settings`; positions may be scaled linearly, or as Llama 3.1's.
     """
-    rope = {
-        key.removeprefix("rope."): value
-        for key, value in settings.items()
-        if key.startswith("rope.")
-    }
-    head = settings["attention.key_length"]
     parameters: dict[str, Any] = {
         "rope_type": "default",
-        "rope_theta": float(rope.pop("freq_base", _THETA)),
+        "rope_theta": float(settings.pop("rope.freq_base", _THETA)),
     }
-    scaling, linear = rope.pop("scaling.type", "none"), rope.pop("scale_linear", 1.0)
-    if scaling == "linear" or (scaling == "none" and linear != 1.0):
-        factor = float(rope.pop("scaling.factor", linear))
+    scaling = settings.pop("rope.scaling.type", "none")
+    require(scaling in ("none", "linear"), "rope.scaling.type", scaling)
+    factor = settings.pop("rope.scale_linear", 1.0)
+    if scaling == "linear" or factor != 1.0:
+        factor = float(settings.pop("rope.scaling.factor", factor))
         parameters |= {"rope_type": "linear", "factor": factor}
-    else:
-        require(scaling == "none", "rope.scaling.type", scaling)
-    if header.rope_factors is not None:
-        factors = torch.from_numpy(header.rope_factors)
-        parameters |= _of_factors(factors, parameters, head, require)
-    local = float(rope.pop("freq_base_swa", _THETA)) if kind == "gemma3_text" else None
-    rope.pop("scaling.finetuned", None)
-    harmless = {
-        "dimension_count": head,
-        "scaling.original_context_length": settings["context_length"],
-    }
-    for setting, value in rope.items():
-        require(harmless.get(setting) == value, f"rope.{setting}", value)
-    if local is None:
+    if (stored := header.tensors.get(_ROPE_FACTORS)) is not None:
+        factors = torch.tensor(stored.data, dtype=torch.float32).flatten()
+        parameters |= _of_factors(factors, parameters, settings["attention.key_length"], require)
+    if kind != "gemma3_text":
         return parameters
+    local = float(settings.pop("rope.freq_base_swa", _THETA))
     return {
         "full_attention": parameters,
         "sliding_attention": {"rope_type": "default", "rope_theta": local},
@@ -299,5 +297,5 @@ def _of_factors(
     plain = 1.0 / parameters["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
     is_known = parameters["rope_type"] == "default" and factors.shape == plain.shape
     is_known = is_known and torch.allclose(plain / factors, scaled, rtol=1e-5, atol=0)
-    require(is_known, ROPE_FACTORS, factors.tolist())
+    require(is_known, _ROPE_FACTORS, factors.tolist())
     return scaling

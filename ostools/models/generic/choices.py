@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count, repeat
 from typing import Any
 
 import torch
@@ -90,20 +91,17 @@ def _at_each_choice(
 
     blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
     layers = {id(block): layer for layer, block in enumerate(model.blocks)}
-    place: _Place | None = None
+    places: Iterator[_Place] | None = None
 
     def enter(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        nonlocal place
-        place = (layers[id(module)], 0)  # every choice from here on is of that block
+        nonlocal places
+        places = zip(repeat(layers[id(module)]), count(), strict=False)
 
     def at_function(func: object, args: tuple[Any, ...], output: Any) -> object:
-        nonlocal place
-        if place is None or func not in (torch.topk, Tensor.topk):
+        if places is None or func not in (torch.topk, Tensor.topk):
             return output
-        if output[1].shape[:-1] != args[0].shape[:-1]:  # not along the last axis
-            return output
-        current, place = place, (place[0], place[1] + 1)
-        return choose(current, args[0], output)
+        is_along_last = output[1].shape[:-1] == args[0].shape[:-1]
+        return choose(next(places), args[0], output) if is_along_last else output
 
     with before_modules(blocks, enter), AtEachFunction(at_function):
         yield

@@ -166,16 +166,17 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
     ):
         bridge(probe)
     forms = {name: _form(name, norms[name], args) for name, args in calls.items() if args}
-    bridge.ln_final.form = forms.pop("ln_final")
+    known_norms = {"ln_final": (bridge.ln_final, forms.pop("ln_final"))}
     for name, form in forms.items():
         _, layer, path = name.split(".", 2)
         parent, _, last = path.rpartition(".")
         observed = Observed(last)
         observed.set_original_component(norms[name])
-        observed.form = form
+        known_norms[name] = (observed, form)
         observed.hook_in.name, observed.hook_out.name = f"{name}.hook_in", f"{name}.hook_out"
         block = bridge.closed_blocks[int(layer)]
         setattr(block.theirs.get_submodule(parent), last, observed.eval())
+    bridge.norms = known_norms
 
 
 def _norms_of(bridge: GenericBridge) -> dict[str, nn.Module]:

@@ -85,11 +85,7 @@ class NormForm(NamedTuple):
 class Observed(GeneralizedComponent):
     """Hugging Face's own module, with a hook point for the tensor that enters it and one for the
     tensor that leaves it.
-
-    `form`: of a norm that is one of the known forms.
     """
-
-    form: NormForm | None = None
 
     @property
     def theirs(self) -> nn.Module:
@@ -222,11 +218,13 @@ class ClosedBlock(BlockBridge):
 class GenericBridge(TransformerBridge):
     """A bridge whose blocks are closed, but for what `inside` proves: patterns and norms.
 
-    `unknown`: why "patterns" or "norms" are not known. `asks_interface`: whether its softmax
+    `unknown`: why "patterns" or "norms" are not known. `norms`: those that are known, and their
+    forms. `asks_interface`: whether its softmax
     attention, if it has any, is the one that transformers' `AttentionInterface` gives it.
     """
 
     unknown: Mapping[str, str] = MappingProxyType({})
+    norms: Mapping[str, tuple[Observed, NormForm]] = MappingProxyType({})
     asks_interface: bool = True
 
     @property
@@ -238,15 +236,7 @@ class GenericBridge(TransformerBridge):
         """The norms that `hooks.norms` gives, of a model whose norms are known: those of the blocks
         by their paths ("blocks.0.input_layernorm"), and "ln_final".
         """
-        parts = {"ln_final": cast(nn.Module, self.ln_final)}
-        for layer, block in enumerate(self.closed_blocks):
-            for path, part in block.theirs.named_modules():
-                parts[f"blocks.{layer}.{path}"] = part
-        return {
-            name: part.as_norm(name, part.form)
-            for name, part in parts.items()
-            if isinstance(part, Observed) and part.form is not None
-        }
+        return {name: part.as_norm(name, form) for name, (part, form) in self.norms.items()}
 
     def forward(
         self,

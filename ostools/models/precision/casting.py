@@ -65,7 +65,7 @@ def view_in(
     if not dtype.is_floating_point:
         raise InputError(f"dtype: expected a floating dtype such as torch.float64, found {dtype!r}")
     _refuse_hooked(model)
-    return _view(model, dtype, _cast_to(dtype), eager=eager)
+    return _view(model, dtype, eager=eager)
 
 
 @default_torch_state()
@@ -83,7 +83,7 @@ def edited_view(model: TransformerBridge, what: str) -> TransformerBridge:
                 f"the hook of somebody else at {edit.where} would not follow; load the model with "
                 f"dtype='float32' and put it there{OF_A_LEFT_HOOK}"
             )
-    result = _view(model, torch.float32, _cast_to(torch.float32))
+    result = _view(model, torch.float32)
     remove_observers(result)
     return result
 
@@ -128,23 +128,23 @@ def _rounded(weight: Tensor, scale: Tensor | None = None, *, format: str) -> Ten
     return stored(weight.float(), format, scale)
 
 
-def _cast_to(dtype: torch.dtype) -> Reading:
-    cast = partial(torch.Tensor.to, dtype=dtype)
-    return lambda weight: (cast, (weight,))
-
-
 def _view(
-    model: TransformerBridge, dtype: torch.dtype, reading: Reading, eager: bool = False
+    model: TransformerBridge,
+    dtype: torch.dtype,
+    reading: Reading | None = None,
+    *,
+    eager: bool = False,
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function,
-    and what it reads. Hooks stand at the same hook points.
+    and what it reads; None: a cast. Hooks stand at the same hook points.
     """
     refuse_processed(model)
     _refuse_patched(model)
     family = family_of(model)
     if family is not None:
         check_arithmetic(family, eager)
-    memo = _copied(model, dtype, reading)
+    cast = partial(torch.Tensor.to, dtype=dtype)
+    memo = _copied(model, dtype, reading or (lambda weight: (cast, (weight,))))
     result: TransformerBridge = copy.deepcopy(model, memo)
     for block in result.blocks:
         # TransformerLens' own hooks are closures over the block that they were made for: a copied

@@ -36,7 +36,7 @@ def default_torch_state() -> Iterator[None]:
     threads.
     """
     with ExitStack() as stack:
-        stack.enter_context(_PROCESS.at_defaults())
+        stack.enter_context(_process_at_defaults())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for device in _DEVICES:
@@ -47,46 +47,39 @@ def default_torch_state() -> Iterator[None]:
         yield
 
 
-class _ProcessState:
-    """The settings that all threads share: the first block that is entered notes them, the last one
-    puts them back.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._depth = 0
-        self._undo = ExitStack()
-
-    @contextmanager
-    def at_defaults(self) -> Iterator[None]:
-        with self._lock:
-            if self._depth == 0:
-                self._set_defaults()
-            self._depth += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._undo.close()
-
-    def _set_defaults(self) -> None:
-        # What undoes a change is noted before it is made.
-        self._undo.callback(torch.set_default_dtype, torch.get_default_dtype())
-        torch.set_default_dtype(torch.float32)
-        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        enabled = torch.are_deterministic_algorithms_enabled()
-        self._undo.callback(torch.use_deterministic_algorithms, enabled, warn_only=warn_only)
-        torch.use_deterministic_algorithms(False)
-        self._undo.enter_context(float32_products())
-        matmul = torch.backends.cuda.matmul
-        for name, default in _REDUCED.items():
-            self._undo.callback(setattr, matmul, name, getattr(matmul, name))
-            setattr(matmul, name, default)
+_LOCK = threading.Lock()
+_OPEN: list[ExitStack] = []
+"""What undoes the changes that each open block made to settings that all threads share: the first
+block changes them, and whichever is the last to end puts them back.
+"""
 
 
-_PROCESS = _ProcessState()
+@contextmanager
+def _process_at_defaults() -> Iterator[None]:
+    with _LOCK:
+        _OPEN.append(ExitStack() if _OPEN else _set_defaults())
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _OPEN.pop().close()
+
+
+def _set_defaults() -> ExitStack:
+    """Set torch's defaults; what puts the settings of before back."""
+    undo = ExitStack()
+    undo.callback(torch.set_default_dtype, torch.get_default_dtype())
+    torch.set_default_dtype(torch.float32)
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    enabled = torch.are_deterministic_algorithms_enabled()
+    undo.callback(torch.use_deterministic_algorithms, enabled, warn_only=warn_only)
+    torch.use_deterministic_algorithms(False)
+    undo.enter_context(float32_products())
+    matmul = torch.backends.cuda.matmul
+    for name, default in _REDUCED.items():
+        undo.callback(setattr, matmul, name, getattr(matmul, name))
+        setattr(matmul, name, default)
+    return undo
 
 
 def _own_precision(place: Any) -> str:

@@ -6,12 +6,11 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.words import number, title_of
-from ostools.paper.behaviour import Figure2, Figure3, Figure4
+from ostools.paper.behaviour import CUT_OFF, SOMETHING_ELSE, Figure2, Figure3, Figure4
 from ostools.paper.claims import claim
-from ostools.paper.claims.claims import Reproduction
 from ostools.reporting.charts.answers import (
     NOTHING_CAME,
-    OUTCOMES,
+    OTHER_WORDS,
     RIGHT,
     WRONG,
     answer_outcomes,
@@ -20,7 +19,7 @@ from ostools.reporting.charts.answers import (
     training_end,
 )
 from ostools.reporting.findings import MOST
-from ostools.reporting.forms import curve, looks_by_name, mark_cells, rules
+from ostools.reporting.forms import SQUARE, bars, curve, looks_by_name, mark_cells, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of
 
@@ -33,7 +32,7 @@ _CLAIM_LOOKS = {
 }
 
 
-def claims_chart(result: Reproduction) -> Chart:
+def claims_chart(result: claim.Reproduction) -> Chart:
     """The claims in the paper's order, each with its place; colour and shape say the same as the
     column.
     """
@@ -48,7 +47,7 @@ def claims_chart(result: Reproduction) -> Chart:
     return draw.figure([[panel]], title, reproduction_findings(result)[:1])
 
 
-def reproduction_findings(result: Reproduction) -> list[str]:
+def reproduction_findings(result: claim.Reproduction) -> list[str]:
     """How many claims have which outcome; then each claim that does not agree, with what was
     measured.
     """
@@ -61,66 +60,55 @@ def reproduction_findings(result: Reproduction) -> list[str]:
     ]
 
 
-_COPY_WIDTH, _COPY_ROW = 270, 44
-_TITLES = {
-    "a": "(a) 1…10 and 01…1",
-    "b": "(b) the same, with the hint",
-    "c": "(c) 0s and 1s in turn",
+_COPY_WIDTH, _COPY_ROW = 560, 26
+_PANELS = {"a": "(a) as it stands", "b": "(b) with the hint", "c": "(c) 0s and 1s in turn"}
+_DIGITS = {"copy-last": "last digit", "copy-first": "first digit"}
+_OUTCOME_LOOKS = {
+    RIGHT: ("right", "circle"),
+    OTHER_WORDS: ("right", "square"),
+    WRONG: ("wrong", "cross"),
+    SOMETHING_ELSE: (SOMETHING_ELSE, "triangle-down"),
+    CUT_OFF: (CUT_OFF, "triangle-right"),
+    NOTHING_CAME: ("no answer", "diamond"),
 }
-_MARKS = {"copy-last": ("last digit", "diamond"), "copy-first": ("first digit", "square")}
 
 
 def figure_2_chart(result: Figure2) -> Chart:
-    """Three panels side by side; the rows are the outcomes that occurred, right and wrong always
-    among them. A dotted line stands where the model's training ends.
+    """A row a panel of the paper and digit that is asked for; colour and shape are the outcome. A
+    dotted line stands where the model's training ends.
     """
     frame = _with_outcomes(result)
     frame["answer"] = [theme.short_word(text, 60) for text in frame["answer"].fillna(NOTHING_CAME)]
-    occurred = {RIGHT, WRONG, *frame["outcome"]}
-    rows = [name for name in OUTCOMES if name in occurred]
     trained = result.provenance.model.get("trained_lengths") or {}
-    end = min((trained[name] for name in _MARKS if name in trained), default=None)
-    panels = [_copy_panel(group, rows, end) for _, group in frame.groupby("panel")]
-    return draw.figure([panels], result.title, result.deviations, spacing=26)
+    end = min((trained[name] for name in _DIGITS if name in trained), default=None)
+    occurred = {name: look for name, look in _OUTCOME_LOOKS.items() if name in {*frame["outcome"]}}
+    names, lengths = list(dict.fromkeys(frame["name"])), frame["length"]
+    cells = mark_cells(
+        frame[["length", "key", "outcome", "answer", "name"]],
+        length_axis(lengths, "sequence length (digits)"),
+        axes.names(names, grid=True, domain=False),
+        looks_by_name("outcome", occurred, columns=3, symbolSize=60),
+        60,
+    )
+    height = _COPY_ROW * len(names)
+    panel = draw.panel([cells, *training_end(end, lengths, 8)], _COPY_WIDTH, height)
+    return draw.figure([[panel]], result.title, figure_2_findings(result))
 
 
 def figure_2_findings(result: Figure2) -> list[str]:
-    """What each digit came out as, a sentence a panel."""
-    panels = _with_outcomes(result).groupby("panel")
-    return [f"{_TITLES[str(panel)]}: {'; '.join(_copy_counts(group))}." for panel, group in panels]
+    """How often each digit came out how, the most frequent first; then how the figure was made."""
+    counts = _with_outcomes(result).groupby("name", sort=False)["outcome"].value_counts()
+    words = counts.astype(str) + " " + counts.index.get_level_values("outcome")
+    by_name = words.groupby("name", sort=False)
+    sentences = [f"{name}: {', '.join(rows)}." for name, rows in by_name]
+    return [" ".join(sentences), *result.deviations]
 
 
 def _with_outcomes(result: Figure2) -> Frame:
-    """The rows with their outcome, and the place in words of the digit that was asked for."""
-    frame = frame_of(result)
-    places = frame["task"].map({name: words for name, (words, _) in _MARKS.items()})
-    return frame.assign(outcome=answer_outcomes(frame), place=places)
-
-
-def _copy_panel(group: Frame, rows: list[str], end: int | None) -> alt.LayerChart:
-    legend: theme.Looks = {
-        "symbolType": alt.Undefined,
-        "symbolSize": 70,
-        "symbolStrokeColor": theme.colour("float64"),
-    }
-    panel = str(group["panel"].iloc[0])
-    shapes = {words: (task, shape) for task, (words, shape) in _MARKS.items()}
-    looks = looks_by_name("place", shapes, **legend)
-    looks["yOffset"] = alt.YOffset("place:N", scale=alt.Scale(domain=[*shapes], paddingOuter=0.6))
-    outcomes: theme.Looks = {"grid": True, "labels": panel == "a", "domain": False}
-    row = axes.names(rows, field="outcome", bandPosition=0.5, **outcomes)
-    column = length_axis(group["length"], "sequence length (digits)")
-    data = group[["length", "key", "outcome", "answer", "place"]]
-    marks = [mark_cells(data, column, row, looks), *training_end(end, group["length"], _COPY_ROW)]
-    size, notes = (_COPY_WIDTH, _COPY_ROW * len(rows)), _copy_counts(group)
-    return draw.panel(marks, *size, _TITLES[panel], *notes, **draw.BOLD)
-
-
-def _copy_counts(group: Frame) -> list[str]:
-    """How often each digit came out how, the most frequent first."""
-    counts = group.groupby("place", sort=False)["outcome"].value_counts()
-    words = counts.astype(str) + " " + counts.index.get_level_values("outcome")
-    return [f"{place}: {', '.join(rows)}" for place, rows in words.groupby("place", sort=False)]
+    """The rows with their outcome and the name of their panel and digit, panel by panel."""
+    frame = frame_of(result).sort_values("panel", kind="stable")
+    names = frame["panel"].map(_PANELS) + ", " + frame["task"].map(_DIGITS)
+    return frame.assign(outcome=answer_outcomes(frame), name=names)
 
 
 _ERROR_WIDTH, _ERROR_HEIGHT = 210, 190
@@ -172,16 +160,17 @@ def figure_3_chart(result: Figure3) -> Chart:
 
 
 def figure_3_findings(result: Figure3) -> list[str]:
-    """How many answers are numbers, and their mean absolute error, a sentence a task and way of
-    asking.
+    """How many answers are numbers, and their mean absolute error, by task and way of asking; then
+    how the figure was made.
     """
     groups = _error_summary(frame_of(result)).groupby(["task", "series"], sort=False)
-    return [
+    sentences = [
         f"{COLUMNS[str(task)]}, {series}: {rows['read'].sum()} of {rows['asked'].sum()} answers "
         f"are numbers; their mean absolute error is {number(float(rows['mean'].mean()))} over "
         f"{int((rows['read'] > 0).sum())} lengths."
         for (task, series), rows in groups
     ]
+    return [" ".join(sentences), *result.deviations]
 
 
 def _error_summary(frame: Frame) -> Frame:
@@ -203,92 +192,63 @@ def _error_panel(rows: Frame, axis: theme.Looks, end: int | None) -> alt.LayerCh
     data = rows[["length", "series", "low", "high", "asked", "read"]].assign(value=rows["mean"])
     x = length_axis(rows["length"], "sequence length (items)")
     hue = draw.hue("series", LINES, columns=3, symbolStrokeWidth=3)
-    marks = rules(data[data["high"] > data["low"]], "x", x, "low", "high", color=hue, strokeWidth=1)
+    marks = rules(data[data["high"] > data["low"]], x, hue, width=1)
     marks += curve(data, x, axis, hue, points=22) + training_end(end, rows["length"], 6)
     title = COLUMNS[str(rows["task"].iloc[0])]
     return draw.panel(marks, _ERROR_WIDTH, _ERROR_HEIGHT, title, **draw.BOLD)
 
 
 _COUNT_WIDTH, _COUNT_HEIGHT = 225, 84
-_EXTENT = 24  # of an axis, so that panels stand below each other whatever its numbers are
 _RIGHT_KEY = "right answers"
 _LEAST_AXIS = 110  # the paper's favourite, 100, has its place on every axis
 
 
 def figure_4_chart(result: Figure4) -> Chart:
-    """A column a task and a row a way of asking: a thin line as high as the answer was frequent, a
+    """A row a task and a column a way of asking: a thin line as high as the answer was frequent, a
     broad grey one behind it as high as that number was right. Answers beyond the axis, and those
     without a number, are counted over the panel.
     """
     frame = frame_of(result)
-    tasks = [name for name in COLUMNS if (frame["task"] == name).any()]
-    modes = [mode for mode in WAYS if (frame["mode"] == mode).any()]
     # Room for half as much again as the greatest right answer: guesses are seldom much greater,
     # garbage is. Of a hosted model that answered nothing no right answer is in the table.
     greatest = frame.loc[frame["right"] > 0, "output"].max()
     last = _LEAST_AXIS if pd.isna(greatest) else max(_LEAST_AXIS, int(1.5 * greatest))
-    # One scale a column: ways of asking are compared, and the tasks have different numbers of
-    # prompts.
-    on_axis = frame[(frame["output"] <= last).fillna(False)]
-    tops = on_axis.groupby("task")[["answers", "right"]].max().max(axis=1).to_dict()
-    rows = [
-        [
-            _count_panel(
-                frame[(frame["task"] == task) & (frame["mode"] == mode)],
-                max(int(tops.get(task, 1)), 1),
-                last,
-                tasks[0],
-                modes,
-            )
-            for task in tasks
-        ]
-        for mode in modes
-    ]
+    panels = []
+    for _, of_task in frame.groupby("task", sort=False):
+        on_axis = of_task.loc[(of_task["output"] <= last).fillna(False), ["answers", "right"]]
+        # One scale a task: ways of asking are compared, and tasks have other numbers of prompts.
+        top = max(int(on_axis.to_numpy().max(initial=0)), 1)
+        of_ways = [rows for _, rows in of_task.groupby("mode", sort=False)]
+        panels.append([_count_panel(rows, top, last) for rows in of_ways])
     return draw.figure(
-        rows, result.title, result.deviations, spacing=20, between=12, color="shared"
+        panels, result.title, result.deviations, spacing=20, between=12, color="shared"
     )
 
 
-def figure_4_findings(result: Figure4) -> list[str]:
-    """The most frequent answer, a sentence a task and way of asking."""
-    return [
-        f"{COLUMNS[str(task)]}, {WAYS[str(mode)]}: {_favourite(rows)}."
-        for (task, mode), rows in frame_of(result).groupby(["task", "mode"], sort=False)
-    ]
-
-
-def _count_panel(
-    rows: Frame, top: int, last: int, first_task: str, modes: list[str]
-) -> alt.LayerChart:
-    task, mode = str(rows["task"].iloc[0]), str(rows["mode"].iloc[0])
-    bottom, on_axis = mode == modes[-1], (rows["output"] <= last).fillna(False)
-    data = rows.loc[on_axis, ["output", "answers", "right"]].astype(int)
-    data = data.assign(way=WAYS[mode], key=_RIGHT_KEY)
-    x = axes.length_axis(
-        pd.Series([0, last]), "answer" if bottom else None, "output", 4, log=False, labels=bottom
-    )
-    # No label above the frame, which would push the title up.
-    scale = alt.Scale(domain=[0, 1.15 * top], nice=False)
-    axis = alt.Axis(format="d", values=axes.whole_ticks(0, top, 4), minExtent=_EXTENT)
-    title = "frequency" if task == first_task else None
-    marks = [
-        draw.rows(data)
-        .transform_filter(f"datum.{count} > 0")
-        .mark_rule(strokeWidth=width)
-        .encode(
-            x=x,
-            y=alt.Y(f"{count}:Q", title=title, scale=scale, axis=axis),
-            y2=alt.datum(0),
-            color=draw.hue(hue, [_RIGHT_KEY, *LINES], columns=4, symbolStrokeWidth=4),
-            tooltip=draw.tooltips(data),
-        )
-        for count, hue, width in (("right", "key", 4), ("answers", "way", 1.6))
-    ]
+def _count_panel(rows: Frame, top: int, last: int) -> alt.LayerChart:
+    on_axis, way = (rows["output"] <= last).fillna(False), WAYS[str(rows["mode"].iloc[0])]
+    counts = rows.loc[on_axis, ["output", "answers", "right"]].astype(int)
+    x = axes.length_axis(pd.Series([0, last]), "answer", "output", 4, log=False)
+    y = axes.linear("frequency", (0, 1.15 * top), format="d", values=axes.whole_ticks(0, top, 4))
+    hue = draw.hue("series", [_RIGHT_KEY, *LINES], **SQUARE | {"columns": 4})
+    marks = []
+    for count, series, width in (("right", _RIGHT_KEY, 4), ("answers", way, 1.6)):
+        series_rows = counts.assign(series=series, shown=counts[count])[counts[count] > 0]
+        marks += bars(series_rows, x, y, hue, width=width, orient="vertical")
     beyond = rows.loc[rows["output"].notna() & ~on_axis, "answers"].sum()
     none = rows.loc[rows["output"].isna(), "answers"].sum()
     notes = _favourite(rows), f"{beyond} beyond the axis, {none} without a number"
-    name = COLUMNS[task] if mode == modes[0] else " "
-    return draw.panel(marks, _COUNT_WIDTH, _COUNT_HEIGHT, name, *notes, **draw.BOLD | {"offset": 4})
+    title = f"{COLUMNS[str(rows['task'].iloc[0])]}, {way}"
+    return draw.panel(marks, _COUNT_WIDTH, _COUNT_HEIGHT, title, *notes, **draw.BOLD)
+
+
+def figure_4_findings(result: Figure4) -> list[str]:
+    """The most frequent answer by task and way of asking; then how the figure was made."""
+    sentences = [
+        f"{COLUMNS[str(task)]}, {WAYS[str(mode)]}: {_favourite(rows)}."
+        for (task, mode), rows in frame_of(result).groupby(["task", "mode"], sort=False)
+    ]
+    return [" ".join(sentences), *result.deviations]
 
 
 def _favourite(rows: Frame) -> str:

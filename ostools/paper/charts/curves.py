@@ -1,5 +1,5 @@
-"""What falls with length, Figures 8 and 9, with fitted laws; and retrieval by the position of a
-record.
+"""Curves: what falls with length (Figures 8 and 9, with fitted laws), retrieval by the position of
+a record, and Figure 5, a panel for each of its prompts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,18 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number, title_of
+from ostools.paper.figure5 import FIGURE_5_READING, Figure5
 from ostools.paper.retrieval import Retrieval
 from ostools.paper.synthetic import Figure8, Figure9
+from ostools.reporting.charts.collapse import (
+    jumps,
+    marked_limits,
+    marked_ranges,
+    model_limits,
+    strips,
+)
 from ostools.reporting.findings import MOST
+from ostools.reporting.findings.collapse import overflow_sentence
 from ostools.reporting.forms import curve, log_rows, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Column, Frame, frame_of
@@ -47,26 +56,26 @@ def figure_8_chart(result: Figure8) -> Chart:
     """The distance of the last representations against n, beside it the relative one and the
     weights' total variation; without what is rounding.
     """
-    frame, fits = (
+    rows, fits = (
         table.assign(series=table["reading"].replace(READINGS))
         for table in (frame_of(result), result.fits)
     )
-    frame = frame[frame["relative"] > frame["rounding"]]
-    panels = []
-    for quantity, words in _QUANTITIES.items():
-        laws = fits[fits["quantity"] == quantity]
-        panels.append(_decay_panel(_spread(frame, quantity), laws, _COLOURS, words, (310, 240)))
+    rows = rows[rows["relative"] > rows["rounding"]].assign(kind="measured")
     title = "Figure 8: one attention layer, d = 64, sinusoidal positions"
     notes = ["n tokens against the same with the last token copied. " + _MARKS, _OURS]
+    panels = [
+        _decay_panel(rows, fits[fits["quantity"] == quantity], _COLOURS, words, (310, 240))
+        for quantity, words in _QUANTITIES.items()
+    ]
     return draw.figure([panels], title, notes, spacing=30, color="shared")
 
 
 def figure_9_chart(result: Figure9) -> Chart:
     """delta against n, the certified bound, and the law; both axes logarithmic."""
-    frame, fits = frame_of(result), result.fits.assign(series="measured")
-    measured = _spread(frame.assign(series="measured"), "delta")
-    bound = _spread(frame.assign(series="certified bound"), "bound").assign(kind="certified")
-    rows = pd.concat([measured, bound], ignore_index=True)
+    measured = frame_of(result).assign(series="measured", kind="measured")
+    names = {"series": "certified bound", "kind": "certified", "delta": measured["bound"]}
+    rows = pd.concat([measured, measured.assign(**names)], ignore_index=True)
+    fits = result.fits.assign(series="measured")
     panel = _decay_panel(rows, fits, _COLOURS_9, "delta = sum |y − y*|", (520, 300))
     noisy, noise = (result.provenance.parameters[name] for name in ("noisy", "noise"))
     title = f"Figure 9: total variation of a softmax, noise to {noise:g} on the first {noisy}"
@@ -107,28 +116,23 @@ def law_words(fit: Mapping[str, Any]) -> str:
     return f"{unsure}{law}, {where}"
 
 
-def _spread(frame: Frame, quantity: str) -> Frame:
-    """Mean, least and greatest over seeds of each series, by length."""
-    groups = frame.groupby(["series", "length"], as_index=False, sort=False)
-    spread = groups[quantity].agg(["mean", "min", "max"])
-    names = {"mean": "value", "min": "low", "max": "high"}
-    return spread.rename(columns=names).assign(kind="measured")
-
-
 def _decay_panel(
     rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: tuple[int, int]
 ) -> alt.LayerChart:
-    """Means as points with bars from least to greatest over seeds, bounds as dashed lines, laws as
-    thin black ones and in words below.
+    """Means over seeds of the fitted quantity as points, with bars from least to greatest; bounds
+    as dashed lines, laws as thin black ones and in words below.
     """
-    rows, y = log_rows(rows, title, ("low", "high"))
+    groups = rows.groupby(["series", "kind", "length"], as_index=False, sort=False)
+    spread = groups[fits["quantity"].iloc[0]].agg(["mean", "min", "max"])
+    names = {"mean": "value", "min": "low", "max": "high"}
+    rows, y = log_rows(spread.rename(columns=names), title, ("low", "high"))
     first, last = int(rows["length"].min()), int(rows["length"].max())
     ticks = [10**power for power in range(8) if first <= 10**power <= last]
     looks: theme.Looks = {"values": ticks} if len(ticks) > 1 else {}
     x = axes.length_axis(rows["length"], "n", log=True, format=",d", **looks)
     hue, measured = draw.hue("series", colours, symbolStrokeWidth=3), rows["kind"] == "measured"
     plain = rows.drop(columns=["low", "high"])
-    marks = rules(rows[measured & (rows["high"] > rows["low"])], "x", x, "low", "high", color=hue)
+    marks = rules(rows[measured & (rows["high"] > rows["low"])], x, hue)
     marks += curve(plain[measured], x, y, hue, width=0, points=22)
     marks += curve(plain[~measured], x, y, hue, width=1.3, strokeDash=theme.DASHES["certified"])
     marks += curve(_law_curves(rows, fits), x, y, alt.value(theme.INK), width=1.0)
@@ -162,10 +166,11 @@ def retrieval_chart(result: Retrieval) -> Chart:
     frame = frame_of(result)
     axes.require_finite(frame["sensitivity_mean"], "a retrieval run")
     names = {"sensitivity_mean": _TARGET_RECORD, "sensitivity_others": _OTHER_TOKENS}
-    norms = [_means(frame, column, name) for column, name in names.items()]
+    means = frame.groupby("position", as_index=False)[[*names, "log_probability"]].mean()
+    norms = means.rename(columns=names).melt("position", [*names.values()], "series")
+    likely = means.assign(value=means["log_probability"], series=_TARGET_RECORD)
     norm_words = f"mean {result.provenance.parameters['norm']} norm"
-    rows, y = log_rows(pd.concat(norms, ignore_index=True), norm_words)
-    likely = _means(frame, "log_probability", _TARGET_RECORD)
+    rows, y = log_rows(norms, norm_words)
     log_p = axes.linear("log p(right answer), nats", tickCount=4) | {"scale": alt.Scale(zero=False)}
     length = int(frame["length"].iloc[0])
     looks: theme.Looks = {"values": sorted({*frame["position"].tolist()})}
@@ -201,6 +206,117 @@ def retrieval_findings(result: Retrieval) -> list[str]:
     ]
 
 
-def _means(frame: Frame, column: str, name: str) -> Frame:
-    means = frame.groupby("position", as_index=False)[column].mean()
-    return means.rename(columns={column: "value"}).assign(series=name)
+_WIDTH_5, _HEIGHT_5 = 330, 190
+_WORDS = {
+    "a": "n ones",
+    "b": "n digits, uniform but for a last 1, against one 1 more",
+    "c": "n ones, to be copied",
+    "d": "n ones to be copied, a comma after every third",
+}
+_ONE_MORE_DIGIT = "one digit more, after a comma (111 and 111,1): no theorem"
+_LINES: dict[str, tuple[str, list[float]]] = {
+    "distance": ("measured distance (dots where it jumps)", [1, 0]),
+    "noise": ("rounding noise of the difference", [1.5, 2.5]),
+    "machine_line": ("machine line: one representable step", [7, 4]),
+}
+_HEADS = ("head_minimum", "head_maximum")
+_NOTES = (
+    "Line: mean over heads (chunks of d_model / H), in (b) over draws of digits too. Pale band: "
+    "least to greatest.",
+    "Hidden: the float64 distance is below the rounding noise of the difference, both as drawn.",
+)
+
+
+def figure_5_chart(result: Figure5) -> Chart:
+    """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log
+    axis for all panels.
+
+    A pale strip covers the lengths at which a dtype hides the pair: in every seed, by the quantity
+    that is drawn. Dotted lines stand where the model's training ends, and where the prompt reaches
+    a sliding window or fills the context.
+    """
+    frame = frame_of(result)
+    axes.require_finite(frame["mean"], "figure 5")
+    values = frame[["mean", "head_minimum"]].to_numpy(dtype=float)
+    positive = values[values > 0]
+    # A decade below the least distance: floors near it are seen, those far below leave the curves
+    # their room, and exact zeros stand on the edge.
+    low = float(positive.min()) / 10 if positive.size else 1e-6
+    top = float(frame["head_maximum"].max()) or 10 * low
+    y = axes.log_channel(pd.Series([low * 1.25, top]), "L∞ distance")
+    # The pair of no theorem has a row of its own.
+    panels: dict[bool, list[alt.LayerChart]] = {True: [], False: []}
+    for (_, pair), group in frame.groupby(["panel", "pair"], sort=False):
+        panels[pair == "theorem"].append(_figure_5_panel(result, group, y, low))
+    rows = [*draw.in_rows(panels[True], 2), *([panel] for panel in panels[False])]
+    model = title_of(result.provenance.model)
+    title = f"Figure 5 on {model}: L∞ distance at v^(L) of v and v*, its last token once more"
+    overflow = set(result.verdicts["dtype"]) - set(frame["dtype"])
+    notes = [*result.deviations, *_NOTES, *filter(None, [overflow_sentence(sorted(overflow))])]
+    return draw.figure(rows, title, notes, spacing=28, between=22)
+
+
+def _figure_5_panel(result: Figure5, group: Frame, y: theme.Looks, low: float) -> alt.LayerChart:
+    """Bands, curves and faintly the floors; the first dtype is the broadest, for the others lie on
+    top of it.
+    """
+    panel, pair = str(group["panel"].iloc[0]), str(group["pair"].iloc[0])
+    x = axes.length_axis(frame_of(result)["length"], "length n (digits)")
+    dtypes, rows = list(dict.fromkeys(group["dtype"])), _rows_of_lines(group, low)
+    hue = draw.hue("series", dtypes, columns=1, symbolStrokeWidth=4)
+    looks: theme.Looks = {"dash": draw.dashes(_LINES, _LINES), "clip": True}
+    dotted = any(jumps(dtype_rows["mean"]) for _, dtype_rows in group.groupby("dtype"))
+    verdicts = _hidden(result, panel, pair)
+    ranges = [
+        {"length": span.first, "end": span.last, "series": dtype}
+        for dtype, verdict in verdicts.items()
+        for span in verdict.ranges
+    ]
+    floors = rows["quantity"] != "distance"
+    marks = strips(ranges, hue, 0.12) + curve(rows[floors], x, y, hue, width=0.9, **looks)
+    for place, dtype in enumerate(dtypes):
+        dtype_rows = rows[~floors & (rows["series"] == dtype)]
+        line: theme.Looks = {"width": 1.2 if place else 2.4}
+        line = {"width": 0, "points": 6 if place else 12} if dotted else line
+        marks += curve(dtype_rows, x, y, hue, bands=[(*_HEADS, 0.13)], **looks | line)
+    limits = model_limits(result.curves[panel])
+    marks += marked_ranges(ranges, words=False) + marked_limits(limits, 6, 11)
+    prompt = theme.inert(str(result.provenance.parameters["prompts"][panel]))
+    where = "; ".join(f"{dtype}: {verdict.where}" for dtype, verdict in verdicts.items())
+    name, lines = f"({panel}) {_ONE_MORE_DIGIT}", [f"“{prompt}” (n = 6)"]
+    if pair == "theorem":
+        name, lines = f"({panel}) {_WORDS[panel]}", [*lines, f"hidden n: {where}"]
+    return draw.panel(marks, _WIDTH_5, _HEIGHT_5, draw.heading(name, lines, fontWeight="bold"))
+
+
+def _rows_of_lines(group: Frame, low: float) -> Frame:
+    """Each number of the lines at its length, none below the axis; a floor below it is left out."""
+    names = {"mean": "distance", "pair_noise": "noise", "dtype": "series"}
+    group = group.drop(columns="noise").rename(columns=names)
+    rows: Frame = group.melt(["length", "series", *_HEADS], [*_LINES], "quantity")
+    rows = rows[(rows["quantity"] == "distance") | (rows["value"] >= low)].copy()
+    numbers = ["value", *_HEADS]
+    rows[numbers] = rows[numbers].clip(lower=low)
+    return rows
+
+
+def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Any]:
+    """The verdict of each dtype, all seeds together, on the quantity that is drawn."""
+    verdicts = result.curves[panel].verdicts_over_seeds(*FIGURE_5_READING[1:])
+    return {
+        dtype: verdict
+        for (kind, dtype, site, _), verdict in verdicts.items()
+        if (kind, site) == (pair, FIGURE_5_READING.site)
+    }
+
+
+def figure_5_findings(result: Figure5) -> list[str]:
+    """The lengths at which each dtype hides the theorem's pair, by panel; then how the figure was
+    made.
+    """
+    sentences = []
+    for panel in result.curves:
+        verdicts = _hidden(result, panel, "theorem").items()
+        where = "; ".join(f"{dtype} {verdict.where}" for dtype, verdict in verdicts)
+        sentences.append(f"({panel}) {_WORDS[panel]}: hidden n: {where}.")
+    return [" ".join(sentences), *result.deviations]

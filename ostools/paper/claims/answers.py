@@ -13,6 +13,7 @@ from ostools.ground.words import number
 from ostools.paper.behaviour import PANELS
 from ostools.paper.claims.claim import (
     LEVEL,
+    UNDECIDED,
     PaperClaim,
     ResultsByPart,
     Verdict,
@@ -72,8 +73,8 @@ def says_one_by_300(results: ResultsByPart) -> Verdict:
         f"{len(ones)} of {len(last)} answers up to length {longest} are 'one' where the last digit "
         f"is a 0 (lengths: {', '.join(map(str, ones[:3])) or 'none'}); {wrong.sum()} are wrong"
     )
-    require_data(len(ones) or (longest >= 300 and not wrong.all()), sentence)
-    return decide(bool((ones <= 300).any()), sentence)
+    is_decided = len(ones) or (longest >= 300 and not wrong.all())
+    return decide(bool((ones <= 300).any()), sentence, is_decided)
 
 
 def _numeric(frame: Frame) -> Frame:
@@ -168,8 +169,7 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
         f"the median error is {number(near.median())} near 100, and {number(far.median())} beside "
         f"it (p = {number(p)})"
     )
-    require_data(p <= LEVEL, f"{sentence}: undecided")
-    return decide(bool(near.median() < far.median()), sentence)
+    return decide(bool(near.median() < far.median()), sentence, p <= LEVEL, UNDECIDED)
 
 
 def hundred_is_commonest(results: ResultsByPart) -> Verdict:
@@ -195,8 +195,7 @@ def rises_near_hundred(results: ResultsByPart) -> Verdict:
     read: Frame = _with_a_number(answers[answers["length"].between(50, 150)])
     tau, p = trend(read["length"], read["error"])
     sentence = f"tau of error and length is {number(tau)} from 50 to 150 items (p = {number(p)})"
-    require_data(p <= LEVEL, f"{sentence}: undecided")
-    return decide(tau > 0, sentence)
+    return decide(tau > 0, sentence, p <= LEVEL, UNDECIDED)
 
 
 CLAIMS = (

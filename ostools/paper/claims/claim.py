@@ -1,15 +1,19 @@
-"""A claim of the paper, the rule that judges it, the tests that rules use, and the verdict."""
+"""A claim of the paper, the rule that judges it, the tests that rules use, the verdict, and the
+table of all verdicts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from ostools.ground.words import number
-from ostools.results import Column, Frame
+from ostools.paper.drawn_result import PaperResult
+from ostools.results import Column, Frame, Result, TableHead, frame_of
 from ostools.theory.statistics.answers import mcnemar
 from ostools.theory.statistics.fits import Decay, fit_decay, over_seeds
 from ostools.theory.statistics.intervals import FEWEST
@@ -22,6 +26,7 @@ not counted in `AGREES`.
 OUTCOMES = (AGREES, BY_CONSTRUCTION, DISAGREES, UNTESTED)
 LEVEL = 0.05
 """The level of every test."""
+UNDECIDED = ": undecided"
 FIT_FROM = 16
 """Shortest length of a curve to which a law is fitted."""
 
@@ -85,8 +90,34 @@ class PaperClaim:
         return verdict
 
 
-def decide(agrees: bool, sentence: str) -> Verdict:
-    """A verdict that the data decide."""
+@dataclass(frozen=True, eq=False)
+class Reproduction(PaperResult):
+    """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's
+    own), rule (when it agrees), outcome (agrees | holds by construction | does not agree | could
+    not be tested), measured (what was found, or why nothing was), parts (what it was judged by),
+    figures.
+
+    `results`: the measurements of each part, by their names. `refused`: why a part could not be
+    measured. `seconds`: what each part took when it was measured. `page`: the HTML report.
+    """
+
+    tables: ClassVar = (TableHead(columns="claim place outcome measured"),)
+
+    results: Mapping[str, Mapping[str, Result]]
+    refused: Mapping[str, str]
+    seconds: Mapping[str, float]
+    page: Path
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of claims by outcome."""
+        frame: Frame = frame_of(self)
+        return {name: int((frame["outcome"] == name).sum()) for name in OUTCOMES}
+
+
+def decide(agrees: bool, sentence: str, is_decided: object = True, why_not: str = "") -> Verdict:
+    """A verdict, where the data decide: else `UntestedError` with the sentence and `why_not`."""
+    require_data(is_decided, sentence + why_not)
     return Verdict(AGREES if agrees else DISAGREES, sentence)
 
 
@@ -107,8 +138,7 @@ def first_is_better(
         f"of {len(pairs)} questions, {only_first} are right only {ways[0]}, and {only_second} are "
         f"right only {ways[1]} (p = {number(p)}, exact)"
     )
-    require_data(p <= LEVEL, f"{sentence}: undecided")
-    return decide(only_first > only_second, sentence)
+    return decide(only_first > only_second, sentence, p <= LEVEL, UNDECIDED)
 
 
 def above_zero(
@@ -121,8 +151,7 @@ def above_zero(
     sentence = (
         f"{quantity}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
     )
-    require_data(not low <= 0 <= high, f"{sentence}: undecided")
-    return decide(low > 0, sentence)
+    return decide(low > 0, sentence, not low <= 0 <= high, UNDECIDED)
 
 
 def all_vanish(curves: Mapping[str, Column], floors: Mapping[str, float], quantity: str) -> Verdict:
@@ -142,9 +171,9 @@ def all_vanish(curves: Mapping[str, Column], floors: Mapping[str, float], quanti
         f"{quantity}, from n = {FIT_FROM} on: falls by a law without a level in {sum(falling)} of "
         f"{len(curves)} ({'; '.join(map(_fit_words, fits, fits.values()))})"
     )
-    is_decided = len(falling) == len(curves) or not all(falling)
-    require_data(falling and is_decided, f"{sentence}: curves that cannot be fitted leave it open")
-    return decide(all(falling), sentence)
+    is_decided = falling and (len(falling) == len(curves) or not all(falling))
+    why_not = ": curves that cannot be fitted leave it open"
+    return decide(all(falling), sentence, is_decided, why_not)
 
 
 def _fit_words(name: str, fit: Decay) -> str:

@@ -100,8 +100,8 @@ def counting_impossible(results: ResultsByPart) -> Verdict:
         for row in summary.to_dict("records")
     )
     # No first token is right: nothing could have contradicted it.
-    require_data(summary[["right_twice", "right_once"]].any(axis=None), sentence)
-    return decide(not summary["right_twice"].any(), sentence)
+    some_right = summary[["right_twice", "right_once"]].any(axis=None)
+    return decide(not summary["right_twice"].any(), sentence, some_right)
 
 
 _AGREES = {"helps": True, "larger": True, "hurts": False, "smaller": False}

@@ -11,7 +11,7 @@ import pandas as pd
 import ostools as ost
 from ostools.ground.words import title_of
 from ostools.paper.behaviour import figure_4_of
-from ostools.paper.claims.claims import Reproduction
+from ostools.paper.claims.claim import Reproduction
 from ostools.paper.claims.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
 from ostools.reporting.page.page import loading, stored_at
 from ostools.reporting.page.section import (
@@ -40,6 +40,9 @@ TITLES = {
     "counting": "Counting (Corollary 6.2)",
     "remedies": "Commas and hints on drawn digits (sections 3 and 4)",
 }
+_CHECKS = (
+    "Every check on numbers; one without a hypothesis passes only if the statement then breaks"
+)
 CAVEATS = (
     "The paper's Figures 2 to 4 are of Gemini 1.5, and Figures 5 to 7 of Gemma 7B. “Agrees” says "
     "that this model, on these prompts and lengths, shows what is claimed. “Does not agree” says "
@@ -116,14 +119,10 @@ def _section(name: str, reproduction: Reproduction) -> Section:
     claims = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
     charts = _charts(name, results).items()
     parts = [block(result, f"{name}-{n}", words) for n, (words, result) in enumerate(charts)]
-    tables = [_claims_table(f"Rules: {title}", claims, rule="the rule")]
-    if name == LEMMAS:
-        caption = (
-            "Every check on numbers; one without a hypothesis passes only if the statement then "
-            "breaks"
-        )
-        tables.insert(0, frame_table(caption, frame_of(results[LEMMAS])))
-    return Section(name, title, title.partition(" (")[0], "", [*parts, Part(tables=tables)])
+    checks = [frame_table(_CHECKS, frame_of(results[LEMMAS]))] if name == LEMMAS else []
+    rules = _claims_table(f"Rules: {title}", claims, rule="the rule")
+    parts.append(Part(tables=[*checks, rules]))
+    return Section(name, title, title.partition(" (")[0], "", parts)
 
 
 def _charts(name: str, results: Mapping[str, Any]) -> dict[str, Result]:
@@ -145,10 +144,10 @@ def _charts(name: str, results: Mapping[str, Any]) -> dict[str, Result]:
 def _origin(reproduction: Reproduction) -> Section:
     """The model, and the arguments and seconds of each part."""
     arguments: Any = reproduction.provenance.parameters["arguments"]
-    rows = []
-    for name, seconds in reproduction.seconds.items():
-        words = "; ".join(f"{key} {value}" for key, value in arguments[name].items())
-        rows.append([name, words, f"{seconds:,.0f} s"])
+    rows = [
+        [name, "; ".join(f"{key} {value}" for key, value in arguments[name].items()), f"{s:,.0f} s"]
+        for name, s in reproduction.seconds.items()
+    ]
     table = Table("What was asked of each part", ["part", "arguments", "measured in"], rows)
     part = Part(terms=origin_terms(reproduction.provenance), tables=[table])
     return Section("origin", "Where the numbers come from", "Origin", "", [part])

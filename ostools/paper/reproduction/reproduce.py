@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 import ostools as ost
@@ -25,7 +26,8 @@ from ostools.hooks import HookError
 from ostools.measure import Hosted
 from ostools.mitigations import MitigationError
 from ostools.paper.behaviour import provenance_of
-from ostools.paper.claims.claims import Reproduction, chosen_claims, judged
+from ostools.paper.claims import answers, collapse, squashing, statements
+from ostools.paper.claims.claim import PaperClaim, Reproduction, ResultsByPart
 from ostools.paper.claims.parts import (
     Arguments,
     ClaimPart,
@@ -34,12 +36,62 @@ from ostools.paper.claims.parts import (
     options_of,
     parts_of,
 )
-from ostools.results import Provenance, Result, load_result, save_table, write_atomically
+from ostools.results import (
+    Provenance,
+    Result,
+    load_result,
+    save_table,
+    write_atomically,
+)
 from ostools.sweep.cells import code_version, digest
 from ostools.sweep.store import UNREADABLE, OwnDirectory
 from ostools.sweep.sweep_file import read_yaml
 
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
+CLAIMS: tuple[PaperClaim, ...] = (
+    *answers.CLAIMS,
+    *collapse.CLAIMS,
+    *statements.SYNTHETIC,
+    *collapse.INDUCTION,
+    *squashing.CLAIMS,
+    *statements.CLAIMS,
+)
+FIGURES = (2, 3, 4, 5, 6, 7, 8, 9)
+
+
+def chosen_claims(figures: Iterable[int] | None = None) -> list[PaperClaim]:
+    """All claims, or those of some figures. Raises `InputError` for a number that is no figure with
+    a claim.
+    """
+    if figures is None:
+        return list(CLAIMS)
+    numbers = list(figures)
+    if not numbers or any(type(number) is not int or number not in FIGURES for number in numbers):
+        raise InputError(
+            f"figures: expected some of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing), "
+            f"found {numbers}"
+        )
+    return [claim for claim in CLAIMS if set(claim.figures) & set(numbers)]
+
+
+def judged(
+    claims: Iterable[PaperClaim], results: ResultsByPart, refused: Mapping[str, str]
+) -> pd.DataFrame:
+    """The frame of `Reproduction`. `refused`: why a part was not measured."""
+    verdicts = [(claim, claim.verdict(results, refused)) for claim in claims]
+    return pd.DataFrame(
+        {
+            "claim": claim.id,
+            "place": claim.place,
+            "words": claim.words,
+            "rule": claim.rule,
+            "outcome": verdict.outcome,
+            "measured": verdict.sentence,
+            "parts": ", ".join(claim.needs),
+            "figures": ", ".join(map(str, claim.figures)),
+        }
+        for claim, verdict in verdicts
+    )
 
 
 class Parts(OwnDirectory):

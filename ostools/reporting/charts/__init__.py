@@ -24,8 +24,7 @@ def finished(
 
     Raises `InputError` for an unknown size, before anything is drawn, and as that chart does.
     """
-    if size is not None:
-        notebook.inches(size)
+    inches = None if size is None else notebook.inches(size)
     chart: Any = result.chart()
     if (
         mitigation := result.provenance.mitigation
@@ -33,4 +32,6 @@ def finished(
         # One that all of it was measured under.
         notes = [f"Under the mitigation {theme.visible(mitigation)}.", *chart.title.subtitle]
         chart.title = alt.TitleParams(chart.title.text, subtitle=notes)
-    return chart if size is None and title else notebook.sized(chart, size, title)
+    if not title:
+        chart.title = alt.Undefined
+    return chart if inches is None else notebook.sized(chart, inches)

@@ -53,8 +53,7 @@ def distance_chart(result: InfluenceByDistance) -> Chart:
     )
     laws: Frame = result.laws
     laws = laws[(laws["from_distance"] == 0) & laws["p"].notna()]
-    fits = [_fit(law) for law in laws.to_dict("records")]
-    rows: Frame = pd.concat([measured, *fits], ignore_index=True)
+    rows: Frame = pd.concat([measured, *map(_fit, laws.to_dict("records"))], ignore_index=True)
     rows, y = log_rows(rows, "norm of ∂y_j/∂v_i, over that of i = j", ("low", "high"))
     rows = rows.assign(length=rows["distance"] + 1)
     x = axes.length_axis(rows["length"], "distance r + 1 = j − i + 1", log=True)
@@ -64,8 +63,8 @@ def distance_chart(result: InfluenceByDistance) -> Chart:
     fitted = rows["quantity"] == _FITTED
     marks = curve(rows[~fitted], x, y, hue, dash=dash, bands=[BAND], points=8)
     panel = draw.panel(marks + curve(rows[fitted], x, y, hue, dash=dash, width=2.2), 520, 300)
-    title = "Influence of a token by its distance"
-    return draw.figure([[panel]], title, distance_findings(result)[:2])
+    notes = distance_findings(result)[:2]
+    return draw.figure([[panel]], "Influence of a token by its distance", notes)
 
 
 def _fit(law: Looks) -> Frame:
@@ -126,9 +125,8 @@ def _likeness_panel(
 ) -> alt.LayerChart:
     rows = _by_part(frame, {column: _ALL, f"rest_{column}": _WITHOUT_FIRST})
     rows = rows.assign(run=rows["tokens"])
-    low = min(0.0, float(rows["value"].min()))
-    y = axes.linear(axis) if column == "effective_rank" else axes.linear(axis, (low, 1))
-    return _panel(rows, y, hue, title)
+    domain = () if column == "effective_rank" else (min(0.0, float(rows["value"].min())), 1)
+    return _panel(rows, axes.linear(axis, domain), hue, title)
 
 
 def _panel(rows: Frame, y: Looks, hue: alt.Color, title: str) -> alt.LayerChart:
@@ -180,8 +178,7 @@ def _variation_panel(table: Frame, name: str) -> alt.LayerChart:
     data = table[["layer", "length"]].assign(value=table[name], series=table["layer"])
     rows, y = log_rows(data[np.isfinite(data["value"])], axis)
     x, hue = axes.length_axis(table["length"]), draw.layer_hue(int(table["layer"].max()))
-    marks = curve(rows, x, y, hue, width=1.4)
-    return draw.panel(marks, _WIDTH, _HEIGHT, title)
+    return draw.panel(curve(rows, x, y, hue, width=1.4), _WIDTH, _HEIGHT, title)
 
 
 def hops_chart(result: Hops) -> Chart:

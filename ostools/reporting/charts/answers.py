@@ -1,15 +1,21 @@
-"""Answers against length: how often they are right, and which numbers they are."""
+"""Answers against length: how often they are right, which numbers they are, and where they are
+lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from ostools.ground.words import title_of
-from ostools.measure import AnswerDifference, Evaluation
+from ostools.measure import AnswerDifference, Decodability, Evaluation, FailureStage
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, digits_in
+from ostools.measure.probes.failure_stage import NOT_READ, READ, UNDECODABLE
+from ostools.measure.probes.scores import TESTS
+from ostools.mitigations.named import NONE
 from ostools.reporting.findings import present
 from ostools.reporting.findings.answers import (
     constant_answer,
@@ -17,8 +23,8 @@ from ostools.reporting.findings.answers import (
     evaluation_notes,
     task_of,
 )
-from ostools.reporting.forms import BAND, Encoding, Marks, curve, looks_by_name
-from ostools.reporting.style import axes, draw, notebook, theme
+from ostools.reporting.forms import BAND, SQUARE, Encoding, Marks, bars, curve, looks_by_name
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Column, Frame, Looks, frame_of
 
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
@@ -43,10 +49,9 @@ def answer_outcomes(frame: Frame) -> Column:
     return outcome.mask(frame["correct"].isna(), NOTHING_CAME)
 
 
-def length_axis(lengths: Column, title: str | None, **axis: str | bool) -> alt.X:
+def length_axis(lengths: Column, title: str | None, **axis: Any) -> alt.X:
     """A linear axis of lengths, with room at both ends."""
-    looks: Looks = {**axis}
-    return axes.length_axis(lengths, title, padding=8, log=False, **looks)
+    return axes.length_axis(lengths, title, padding=8, log=False, **axis)
 
 
 def training_end(trained: int | None, lengths: Column, height: float | int | None) -> Marks:
@@ -55,8 +60,15 @@ def training_end(trained: int | None, lengths: Column, height: float | int | Non
     """
     if trained is None or not int(lengths.min()) <= trained < int(lengths.max()):
         return []
-    looks: Looks = {"words": f"trained to {trained}", "height": height, "dash": [1, 2]}
-    return draw.line_at("x", "length", trained, colour=theme.colour("float64"), **looks)
+    return draw.line_at(
+        "x",
+        "length",
+        trained,
+        colour=_GREY,
+        dash=[1, 2],
+        words=f"trained to {trained}",
+        height=height,
+    )
 
 
 def error_axis(largest: int, top: float | int) -> Looks:
@@ -67,9 +79,11 @@ def error_axis(largest: int, top: float | int) -> Looks:
     ticks = [10**power for power in range(0, powers, 1 + powers // 5)]
     if powers <= 3:
         ticks = [tick for tick in axes.round_numbers() if tick <= 2 * largest]
-    axis = alt.Axis(values=[0, *ticks], format=",d" if powers < 6 else ".0e")
-    scale = alt.Scale(type="symlog", domain=[0, top], nice=False, padding=6)
-    return {"title": "absolute error", "scale": scale, "axis": axis}
+    return {
+        "title": "absolute error",
+        "scale": alt.Scale(type="symlog", domain=[0, top], nice=False, padding=6),
+        "axis": alt.Axis(values=[0, *ticks], format=",d" if powers < 6 else ".0e"),
+    }
 
 
 _WIDTH, _HEIGHT, _ANSWERS_HEIGHT = 520, 200, 280
@@ -197,12 +211,101 @@ def right_chart(results: Sequence[Evaluation], width: int, height: int) -> Chart
     shares = pd.DataFrame(
         {"series": map(theme.inert, tables), "value": map(_constant_share, results)}
     )
-    dotted = draw.rows(shares).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
-    constant = dotted.encode(y="value:Q", color=hue)
-    return notebook.themed(draw.panel([constant, *marks], width, height))
+    constant = draw.rows(shares).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
+    constant = constant.encode(y="value:Q", color=hue)
+    return draw.panel([constant, *marks], width, height)
 
 
 def _constant_share(result: Evaluation) -> float:
     """The share of prompts on which one and the same answer is right."""
     _, right, prompts = constant_answer(result)
     return right / prompts
+
+
+# --- where the answer is lost
+
+_STAGE_WIDTH, _STAGE_HEIGHT, _NARROW = 600, 150, 180
+_PLACES = "v^(l), z after attention, y"
+_STAGES = {READ: "right", NOT_READ: "full", UNDECODABLE: "wrong"}
+_CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
+_HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}
+_ALONE = "length alone"
+
+
+def failure_stage_chart(result: FailureStage) -> Chart:
+    """Lengths by verdict: the shares of prompts whose answer is read, decodable and unread, and not
+    decodable, a panel a dtype and mitigation. What probes decode at each place is the chart of
+    `result.probes`."""
+    frame = frame_of(result)
+    panels = []
+    for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False):
+        condition = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
+        panels.append([_failure_stage_bars(group, f"{dtype}{condition}")])
+    title = f"Where answers are lost: {frame['task'].iloc[0]}"
+    return draw.figure(panels, title, result.findings()[:1], between=14, color="independent")
+
+
+def probe_chart(result: Decodability) -> Chart:
+    """The share that linear probes say right, with its 95% interval, at every place in the order of
+    the forward pass; beside it the controls, and dashed what the length alone says. A panel per
+    dtype and test: tests are never in one line."""
+    title = f"What linear probes decode: {frame_of(result)['task'].iloc[0]}"
+    notes = result.findings()[:1]
+    return draw.figure(_places(result), title, notes, spacing=18, between=14, color="independent")
+
+
+def _failure_stage_bars(group: Frame, name: str) -> alt.LayerChart:
+    rows = group.assign(name=group["length"].astype(str)).melt(
+        ["name", "verdict"], list(_STAGES), "series"
+    )
+    lengths = [str(length) for length in sorted(group["length"])]
+    axis = axes.names(lengths, alt.X, axes.LENGTH, labelAngle=0, grid=False)
+    value, hue = axes.share("share of prompts"), draw.hue("series", _STAGES, **SQUARE)
+    marks = bars(rows.dropna(subset=["value"]), axis, value, hue)
+    return draw.panel(marks, _STAGE_WIDTH, _STAGE_HEIGHT, name)
+
+
+def places_named(frame: Frame) -> list[str]:
+    """v^(l) as v0, v1, ...; after the attention of a block z0, z1, ...; what else there is by its
+    name.
+    """
+    short = {"residual": "v", "residual_mid": "z", "embedding": "v"}
+    return [
+        f"{short[site]}{layer}" if site in short else str(site)
+        for site, layer in zip(frame["site"], frame["layer"], strict=True)
+    ]
+
+
+def _places(result: Decodability) -> list[list[draw.Panel]]:
+    """A row a dtype, in it a panel a test; what the length alone says is of no dtype."""
+    frame = frame_of(result)
+    length = frame[frame["site"] == "length"]
+    alone = dict(zip(length["test"], length["accuracy"], strict=True))
+    depth = result.predictions[["site", "layer", "depth"]].drop_duplicates()
+    frame = frame[frame["site"] != "length"].merge(depth, on=["site", "layer"])
+    rows = []
+    for dtype, group in frame.sort_values("depth", kind="stable").groupby("dtype", sort=False):
+        panels = [
+            _place_panel(of_test, f"{dtype}, {test}", alone.get(test))
+            for test in TESTS
+            if len(of_test := group[group["test"] == test])
+        ]
+        # One legend a row: the panels of a row share their colours.
+        rows.append([alt.hconcat(*panels, spacing=18).resolve_scale(color="shared")])
+    return rows
+
+
+def _place_panel(group: Frame, name: str, alone: float | None) -> alt.LayerChart:
+    rows = group[["low", "high"]].assign(
+        name=places_named(group), series=group["control"].map(_CONTROLS), value=group["accuracy"]
+    )
+    hue = draw.hue("series", _HUES | ({} if alone is None else {_ALONE: theme.INK}), columns=4)
+    axis = axes.names(list(dict.fromkeys(rows["name"])), alt.X, _PLACES, ticks=True)
+    value = axes.share("right (held-out prompts)")
+    offset = alt.XOffset("series:N", sort=list(_HUES))
+    marks = bars(rows, axis, value, hue, intervals=[("low", "high", 1)], offset=offset, size=34)
+    if alone is not None:
+        level = draw.rows(pd.DataFrame({"value": [alone], "series": [_ALONE]}))
+        rule = level.mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("value:Q", **value), color=hue)
+        marks.insert(0, rule)
+    return draw.panel(marks, _NARROW, _STAGE_HEIGHT, name)

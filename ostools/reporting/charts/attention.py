@@ -73,8 +73,8 @@ def sharpest(last: Float[Tensor, "layer head key"], most: int) -> list[int]:
     """The heads (layer * heads + head) whose rows are the most concentrated, at most so many, in
     the model's order.
     """
-    scores = torch.special.entr(last.double()).sum(-1).flatten()
-    return sorted(scores.argsort(stable=True)[:most].tolist())
+    entropies = torch.special.entr(last.double()).sum(-1).flatten()
+    return sorted(entropies.argsort(stable=True)[:most].tolist())
 
 
 def attention_frame(attention: Attention) -> Frame:
@@ -122,11 +122,10 @@ def attention_chart(attention: Attention) -> Chart:
     x = axes.token_axis([*map(short_word, attention.tokens)], "start", 0.5, aside)
     words = alt.Axis(labelOverlap=True, ticks=False)
     y = alt.Y("head:N", sort=heads, title="layer.head", axis=words)
-    ends = data.assign(start=data["start"] - 0.5, end=data["end"] - 0.5)
-    cells = heat(ends.rename(columns={"weight": "value"}), x, y, _WEIGHT, x2="end")
+    data = data.assign(start=data["start"] - 0.5, end=data["end"] - 0.5)
+    cells = heat(data.rename(columns={"weight": "value"}), x, y, _WEIGHT, x2="end")
     panel = draw.mark_template(draw.panel(cells, width, height), aside, height)
-    shape = attention.last.shape
-    rules = (pooling_rule(count, COLUMNS), heads_rule(shape[0] * shape[1], ROWS))
+    rules = (pooling_rule(count, COLUMNS), heads_rule(attention.last[..., 0].numel(), ROWS))
     notes = [*filter(None, rules), *draw.template_note(aside)]
     return draw.figure([[panel]], "Attention of the last token", notes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain, count
 
 import altair as alt
 import numpy as np
@@ -21,7 +20,7 @@ from ostools.reporting.findings.collapse import (
     vectors_at,
 )
 from ostools.reporting.forms import BAND, Marks, curve, log_rows, panel_grid
-from ostools.reporting.style import axes, draw, notebook, theme
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Column, Frame, Looks, frame_of
 
 WIDTH, HEIGHT, LINE = 240, 190, 13
@@ -83,8 +82,8 @@ def _collapse_rows(frame: Frame) -> Frame:
     """One row per point drawn: panel, length, quantity, series (the dtype that gives the colour),
     value, and its band.
     """
-    keys = ["pair", "length", "dtype"]
-    measured = frame.groupby(keys, as_index=False, sort=False, observed=True).agg(
+    curves = frame.groupby(["pair", "length", "dtype"], as_index=False, sort=False, observed=True)
+    measured = curves.agg(
         distance=("mean", "mean"),
         low=("minimum", "min"),
         high=("maximum", "max"),
@@ -159,11 +158,10 @@ def _curves(
     names, panel_data = list(dict.fromkeys(rows["series"])), rows[rows["panel"] == name]
     of_quantity = {str(name): part for name, part in panel_data.groupby("quantity")}
     dtypes = rows.loc[rows["quantity"] == "distance", "series"].unique().tolist()
-    looks: Looks = {"columns": len(names), "symbolStrokeWidth": 4, "values": dtypes}
-    hue, dash = (
-        draw.hue("series", names, title="dtype", **looks),
-        draw.dashes(QUANTITIES, rows["quantity"]),
+    hue = draw.hue(
+        "series", names, title="dtype", columns=len(names), symbolStrokeWidth=4, values=dtypes
     )
+    dash = draw.dashes(QUANTITIES, rows["quantity"])
     dotted = jumps(of_quantity["distance"].sort_values("length")["value"])
     middle = np.sqrt(rows["length"].min() * rows["length"].max())
 
@@ -198,12 +196,12 @@ def marked_limits(limits: list[Looks], first: int = -8, step: int = -LINE) -> Ma
     """A dotted line at each of the model's own numbers (`model_limits`), its words from `first`
     pixels on (above).
     """
-    looks: Looks = {"colour": theme.colour("float64"), "dash": [1, 2]}
-    lines = (
-        draw.line_at("x", "length", mark["length"], words=mark["words"], height=height, **looks)
-        for mark, height in zip(limits, count(first, step), strict=False)
-    )
-    return [*chain(*lines)]
+    panel_marks: Marks = []
+    for place, limit in enumerate(limits):
+        looks: Looks = {"words": limit["words"], "height": first + step * place, "dash": [1, 2]}
+        looks |= {"colour": theme.colour("float64")}
+        panel_marks += draw.line_at("x", "length", limit["length"], **looks)
+    return panel_marks
 
 
 def strips(ranges: list[Looks], hue: alt.Color, opacity: float = 0.14) -> Marks:
@@ -234,4 +232,4 @@ def distance_chart(result: Collapse, dtype: str, width: int, height: int) -> Cha
     x = axes.length_axis(rows["length"], "items of the sequence")
     marks = strips(ranges, hue) + marked_limits(model_limits(result))
     marks += curve(rows, x, y, hue, width=0, points=6)
-    return notebook.themed(draw.panel(marks, width, height))
+    return draw.panel(marks, width, height)

@@ -129,13 +129,12 @@ def growth_chart(result: Collapse) -> Chart:
     ]
     rows, y = log_rows(pd.concat(parts, ignore_index=True).drop_duplicates(), "relative to ‖v^(l)‖")
     hues = {name: theme.INK if name == _PAIR else name for name in dict.fromkeys(rows["series"])}
-    looks: Looks = {"dash": draw.dashes(_LOOKS, rows["quantity"])}
-    hue = draw.hue("series", hues)
+    hue, dash = draw.hue("series", hues), draw.dashes(_LOOKS, rows["quantity"])
     ends = int(rows["layer"].min()), int(rows["layer"].max())
     ticks = axes.whole_ticks(*ends)
     x = alt.X("layer:Q", **axes.linear("layer l", ends, grid=False, format="d", values=ticks))
     panels = [
-        draw.panel(curve(of_length, x, y, hue, **looks), 300, 220, f"{length} items")
+        draw.panel(curve(of_length, x, y, hue, dash=dash), 300, 220, f"{length} items")
         for length, of_length in rows.groupby("length")
         if length in (rows["length"].min(), rows["length"].max())
     ]

@@ -83,8 +83,8 @@ def _scatter(data: Frame, words: str) -> alt.LayerChart:
     circles = draw.rows(points).mark_circle(size=46)
     marks = circles.encode(color=hue, tooltip=draw.tooltips(points), **places)
     line = draw.rows(pd.DataFrame({"predicted_effect": ends, "effect": ends}))
-    diagonal = line.mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
-    return draw.panel([diagonal.encode(**places), marks], _SIDE, _SIDE, words)
+    diagonal = line.mark_line(strokeDash=[4, 3], strokeWidth=1, color=_GREY).encode(**places)
+    return draw.panel([diagonal, marks], _SIDE, _SIDE, words)
 
 
 def _effect_map(data: Frame, what: str) -> alt.LayerChart:
@@ -198,9 +198,15 @@ def study_chart(result: Study) -> Chart:
         _panel(rows[rows["panel"] == panel], order, labelled=index % _FOREST_COLUMNS == 0)
         for index, panel in enumerate(dict.fromkeys(rows["panel"]))
     ]
-    title = f"Mitigations against none, {result.provenance.parameters['task']}"
-    options = {"spacing": 18, "between": 22, "color": "shared", "shape": "shared"}
-    return draw.figure(draw.in_rows(panels, _FOREST_COLUMNS), title, _subtitle(result), **options)
+    return draw.figure(
+        draw.in_rows(panels, _FOREST_COLUMNS),
+        f"Mitigations against none, {result.provenance.parameters['task']}",
+        _subtitle(result),
+        spacing=18,
+        between=22,
+        color="shared",
+        shape="shared",
+    )
 
 
 def _subtitle(result: Study) -> list[str]:

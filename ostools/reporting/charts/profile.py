@@ -30,7 +30,7 @@ from ostools.reporting.forms import (
     token_labels,
     token_rows,
 )
-from ostools.reporting.style import axes, draw, notebook, theme
+from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, Looks, frame_of
 
 
@@ -47,7 +47,8 @@ def profile_chart(result: Profile) -> Chart:
     shapes = result.shapes[result.shapes["kept"] == part]
     symbol, words = theme.differentiated(result.provenance.parameters)
     title = norm_named(str(frame["norm"].iloc[0]), symbol)
-    rows, y = log_rows(_profile_rows(frame, "value"), title)
+    columns = {"series": frame["linearisation"].astype(str), "value": frame["value"].astype(float)}
+    rows, y = log_rows(token_rows(frame, **columns), title)
     hue, heading, segments = draw.hue("series", names), "Profile", []
     thirds = _thirds(shapes, frame[frame["linearisation"] == names[0]], part)
     if len(thirds):
@@ -71,12 +72,6 @@ def _thirds(shapes: Frame, first: Frame, tested: str) -> Frame:
             for row in shapes[shapes["middle"].notna()].to_dict("records")
             for third, segment in zip(("start", "middle", "end"), thirds, strict=True)
         ]
-    )
-
-
-def _profile_rows(frame: Frame, column: str) -> Frame:
-    return token_rows(
-        frame, series=frame["linearisation"].astype(str), value=frame[column].astype(float)
     )
 
 
@@ -109,13 +104,17 @@ def _ranks(table: Frame, effect: str, ways: list[str], hue: alt.Color) -> alt.La
     """A row a profile, a point with its interval a way."""
     profiles = list(dict.fromkeys(table["profile"]))
     rows = table[(table["effect"] == effect) & (table["kept"] == BETWEEN)].dropna(subset="spearman")
-    rows = rows[["spearman", "profile", "way", "low", "high"]]
-    rows = rows.rename(columns={"spearman": "value", "profile": "name", "way": "series"})
-    value = axes.linear("Spearman [95%]", (-1, 1), values=[-1, -0.5, 0, 0.5, 1])
-    offset = alt.YOffset("series:N", sort=ways, scale=alt.Scale(paddingOuter=0.6))
-    names = axes.names(profiles, labels=effect == EFFECTS[0], grid=True)
-    looks: Looks = {"intervals": [("low", "high", 1.5)], "offset": offset, "size": 38}
-    marks = bars(rows, names, value, hue, **looks)
+    columns = {"spearman": "value", "profile": "name", "way": "series"}
+    rows = rows[[*columns, "low", "high"]].rename(columns=columns)
+    marks = bars(
+        rows,
+        axes.names(profiles, labels=effect == EFFECTS[0], grid=True),
+        axes.linear("Spearman [95%]", (-1, 1), values=[-1, -0.5, 0, 0.5, 1]),
+        hue,
+        intervals=[("low", "high", 1.5)],
+        offset=alt.YOffset("series:N", sort=ways, scale=alt.Scale(paddingOuter=0.6)),
+        size=38,
+    )
     return draw.panel(marks, _NARROW, max(90, 14 * len(profiles) * len(ways)), _HEADINGS[effect])
 
 
@@ -123,12 +122,13 @@ def linear_range_chart(result: LinearRange) -> Chart:
     """The linear range of each token on a log axis."""
     frame: Frame = frame_of(result)
     table = frame.dropna(subset="linear_range")
-    rows = token_rows(table, series="linear range", value=table["linear_range"])
-    rows, y = log_rows(rows, "t up to which y moves as J says")
+    rows, y = log_rows(
+        token_rows(table, series="linear range", value=table["linear_range"]),
+        "t up to which y moves as J says",
+    )
     hue = draw.hue("series", {"linear range": theme.colour("full")})
-    panel = profile(rows, frame, y, hue, height=240)
     title = "How far towards another token the derivative carries"
-    return draw.figure([[panel]], title, result.findings())
+    return draw.figure([[profile(rows, frame, y, hue, height=240)]], title, result.findings())
 
 
 def linear_range_findings(result: LinearRange) -> list[str]:
@@ -170,8 +170,7 @@ def position_chart(result: PositionEffect) -> Chart:
 
 def position_layers(result: PositionEffect, width: int, height: int) -> Chart:
     """The same without a title, in a size."""
-    panel = _position_panel(result, "position in the text", "norm / middle", width, height)
-    return notebook.themed(panel)
+    return _position_panel(result, "position in the text", "norm / middle", width, height)
 
 
 def _position_panel(
@@ -198,7 +197,7 @@ def position_curves(result: PositionEffect) -> Frame:
     keys = ["source", "passage"]
     middle = table[table["third"] == THIRDS[1]].groupby(keys, sort=False)["log"].mean()
     table = table.join(middle.rename("middle"), on=keys)
-    table = table.assign(log=table["log"] - table["middle"])
+    table["log"] -= table["middle"]
     by_passage = table.groupby([*keys, "position"], sort=False)["log"].mean()
     over_passages = by_passage.groupby(["source", "position"], sort=False)
     over = over_passages.agg(["mean", "std", "count"]).reset_index()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import altair as alt
-import pandas as pd
 
 from ostools.ground import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
@@ -25,6 +24,7 @@ from ostools.measure import (
     Sensitivities,
     Sensitivity,
 )
+from ostools.measure.profiles.change import by_norm
 from ostools.measure.prompts import named_by
 from ostools.reporting.findings.sensitivity import NORMS as NORM_WORDS
 from ostools.reporting.forms import (
@@ -135,13 +135,8 @@ def measured_rows(frame: Frame) -> Frame:
     """A sensitivity table in the long form of the others: one row per position, linearisation and
     norm.
     """
-    columns = frame[[*named_by(frame), "linearisation", "method"]]
-    ends = frame[["frobenius_lower", "frobenius_upper"]].where(frame["method"] != "exact")
-    ends = ends.rename(columns=lambda name: name.removeprefix("frobenius_"))
-    tables = [columns.assign(norm="frobenius", value=frame["frobenius_norm"], **ends)]
-    if known_norm(frame["method"]) == "operator":
-        tables.insert(0, columns.assign(norm="operator", value=frame["operator_norm"]))
-    rows: Frame = pd.concat(tables, ignore_index=True)
+    norms = list(dict.fromkeys([known_norm(frame["method"]), "frobenius"]))
+    rows = by_norm(frame, [*named_by(frame), "linearisation", "method"], norms)
     return rows.assign(kind=rows["method"].map(METHOD_KINDS), name=rows["linearisation"])
 
 
@@ -219,17 +214,15 @@ def change_chart(result: Change) -> Chart:
             "first is rounding"
         )
     hue = draw.hue("series", list(dict.fromkeys(rows["linearisation"])))
+    data = token_rows(rows, series=rows["linearisation"], value=rows["ratio"].astype(float))
     norms = [norm for norm in NORM_WORDS if norm in set(rows["norm"])]
+    same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
     panels = []
     for norm in norms:
-        of_norm = rows[rows["norm"] == norm]
-        data = token_rows(
-            of_norm, series=of_norm["linearisation"], value=of_norm["ratio"].astype(float)
-        )
-        data, y = log_rows(data, f"{NORM_WORDS[norm]}, second / first", also=[1.0])
-        same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
-        last = norm == norms[-1]
-        panels.append([profile(data, table, y, hue, height=220, last=last, further_marks=same)])
+        title = f"{NORM_WORDS[norm]}, second / first"
+        of_norm, y = log_rows(data[rows["norm"] == norm], title, also=[1.0])
+        looks: Looks = {"height": 220, "last": norm == norms[-1], "further_marks": same}
+        panels.append([profile(of_norm, table, y, hue, **looks)])
     notes = [*result.findings(), "Above the line at 1 the second is larger."]
     return draw.figure(panels, "How much each token's sensitivity changed", notes, between=18)
 

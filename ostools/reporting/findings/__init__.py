@@ -9,13 +9,14 @@ the docs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ostools.measure.position import ANSWER, LAST_ITEM, PROMPT_END
 from ostools.reporting.style.theme import display_token
 
 MOST = 5
+"""So many sentences at most; the others' numbers stand in the table."""
 SHAPES = {
     "U-shape": ("U", "The middle of {} counts for less than both its ends (U)."),
     "rises at the end only": (
@@ -41,11 +42,6 @@ SHAPES = {
 def present(*sentences: str) -> list[str]:
     """The sentences that are not empty."""
     return [sentence for sentence in sentences if sentence]
-
-
-def first_few(sentences: Sequence[str], count: int = MOST) -> list[str]:
-    """The first `count` sentences; the others' numbers stand in the table."""
-    return list(sentences[:count])
 
 
 _FAVOURITES = 3

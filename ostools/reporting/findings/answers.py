@@ -14,7 +14,7 @@ from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
 from ostools.measure.probes.failure_stage import VERDICTS, best_probe, untrained_as_good
 from ostools.measure.probes.scores import DECODABLE, TESTS
 from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
-from ostools.reporting.findings import first_few, present, where_read, which_token
+from ostools.reporting.findings import MOST, present, where_read, which_token
 from ostools.reporting.style import theme
 from ostools.results import Frame, Result, Row, frame_of
 
@@ -266,7 +266,7 @@ def probe_findings(result: Decodability) -> list[str]:
     """Where the prompt was read; for each dtype the best place and its controls."""
     dtypes = [str(name) for name in frame_of(result)["dtype"].unique() if name != "none"]
     places = [_probe_words(result, dtype) for dtype in dtypes]
-    return first_few(present(where_read(result.provenance.parameters), *places))
+    return present(where_read(result.provenance.parameters), *places)[:MOST]
 
 
 def _probe_words(probes: Decodability, dtype: str) -> str:

@@ -21,7 +21,7 @@ from ostools.measure.study.verdicts import (
     SMALLER,
 )
 from ostools.measure.study.verdicts import in_words as effect_words
-from ostools.reporting.findings import MOST, SHAPES, first_few, present, where_read
+from ostools.reporting.findings import MOST, SHAPES, present, where_read
 from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row
 
@@ -75,7 +75,7 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
         " (95% intervals as of independent tokens: too narrow where neighbours are alike)."
         for way, rows in ranks.groupby("way", sort=False)
     ]
-    return first_few([answer_finding(result), *ways])
+    return [answer_finding(result), *ways][:MOST]
 
 
 def _rank(row: Mapping[Hashable, Any]) -> str:
@@ -145,7 +145,7 @@ def patching_findings(result: Patching) -> list[str]:
         agreement = agreement[:0]
     pairs = zip(agreement["direction"], agreement["words"], strict=True)
     beliefs = [f"First order, {direction}, is {words}." for direction, words in pairs]
-    return first_few([*sentences, gap, *beliefs])
+    return [*sentences, gap, *beliefs][:MOST]
 
 
 def gap_words(table: Frame) -> tuple[str, bool]:
@@ -206,10 +206,9 @@ def study_findings(result: Study) -> list[str]:
     outcome_words = "; ".join(
         f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes
     )
-    sentences = present(
+    return present(
         f"{'; '.join(changes) or 'No mitigation is shown to help or to hurt'}.",
         f"Tried on {result.provenance.parameters['task']}: {outcome_words}.{''.join(right)}",
         where_read(result.provenance.parameters),
         *rows.get("sentence", ()),
-    )
-    return first_few(sentences)
+    )[:MOST]

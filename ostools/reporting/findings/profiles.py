@@ -22,7 +22,7 @@ from ostools.measure import (
 from ostools.measure.attention.heads import SINK
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
-from ostools.reporting.findings import MOST, first_few, present
+from ostools.reporting.findings import MOST, present
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
 from ostools.results import Column, Frame, frame_of
 
@@ -37,7 +37,7 @@ def profile_findings(result: Profile) -> list[str]:
         f"{number(row['effective_tokens'])} equal tokens."
         for row in result.summary.to_dict("records")
     ]
-    return shape_findings(result) + first_few(shares, MOST - 2)
+    return shape_findings(result) + shares[: MOST - 2]
 
 
 def bounds_findings(result: Bounds) -> list[str]:
@@ -61,7 +61,7 @@ def bounds_findings(result: Bounds) -> list[str]:
             f"{kind} goes from {number(low['value'])} at {named_token(low)} to "
             f"{number(top['value'])} at {named_token(top)}."
         )
-    return first_few(sentences)
+    return sentences[:MOST]
 
 
 def prompts_findings(result: Sensitivities) -> list[str]:
@@ -81,19 +81,17 @@ def prompts_findings(result: Sensitivities) -> list[str]:
             f"over {len(result)} prompts, from the first to the last third: "
             f"{', '.join(map(number, thirds))}."
         )
-    return first_few(sentences)
+    return sentences[:MOST]
 
 
 def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
     """The token that each reading of attention puts first."""
     groups = frame_of(result).groupby("baseline", sort=False)
-    return first_few(
-        [
-            f"{baseline}: {named_token(rows.loc[rows['value'].idxmax()])} is first, with "
-            f"{float(rows['value'].max() / rows['value'].sum()):.1%} of the sum over all tokens."
-            for baseline, rows in groups
-        ]
-    )
+    return [
+        f"{baseline}: {named_token(rows.loc[rows['value'].idxmax()])} is first, with "
+        f"{float(rows['value'].max() / rows['value'].sum()):.1%} of the sum over all tokens."
+        for baseline, rows in groups
+    ][:MOST]
 
 
 def head_scores_findings(result: HeadScores) -> list[str]:
@@ -148,7 +146,7 @@ def change_findings(result: Change) -> list[str]:
     left_out = int(table["ratio"].isna().sum())
     differ = ", ".join(result.provenance.parameters["differ"]) or "neither model nor edits"
     return present(
-        *first_few(ratios, MOST - 2),
+        *ratios[: MOST - 2],
         f"The two differ in: {differ}.",
         f"No ratio: ratios left out, where the first norm is rounding: {left_out}."
         if left_out

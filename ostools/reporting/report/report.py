@@ -122,11 +122,10 @@ def measure(
 ) -> Measurements:
     """Results of the sections; None: of all but what takes long at this size (`only_by_name`)."""
     ids, shape = tuple(prompt.ids.tolist()), Shape.of(model)
-    # One pass holds all lengths of ones: they go on past the model's sliding window.
-    windows = [window for window in own_windows(model).values() if window <= LONGEST_WINDOW]
+    # One pass holds all lengths of ones: but in a quick report they go on past the sliding window.
+    windows = [it for it in own_windows(model).values() if it <= LONGEST_WINDOW and not quick]
     of_ones = sorted({*lengths, *range(32, max(windows, default=0) + 32, 32)})
-    dtype = next(model.parameters()).dtype
-    plan = _plan(shape, len(ids), lengths, sections, quick, dtype)
+    plan = _plan(shape, len(ids), lengths, sections, quick, next(model.parameters()).dtype)
     plan = replace(plan, of_ones=tuple(of_ones))
     names = [name for name in SECTIONS if sections is None or name in sections]
     settings = {"lengths": lengths, "sections": names} | ({"quick": True} if quick else {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ostools.ground.words import computed_on, title_of
+from ostools.ground.words import title_of
 from ostools.reporting.page.section import Part, Section
 from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
@@ -70,7 +70,8 @@ def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
         "stored as": model.get("quantisation"),
         "weights (XXH3)": str(model.get("weight_hash")),
         "architecture": f"{model.get('architecture')}, {size}",
-        "dtype, device": computed_on(model) + (f", {attention} attention" if attention else ""),
+        "dtype, device": f"{model.get('dtype')} on {model.get('device')}"
+        + (f", {attention} attention" if attention else ""),
         "time": provenance.time,
         "versions": versions_of(provenance.versions),
         "active edits": "; ".join(provenance.edits),

@@ -161,6 +161,7 @@ QUICK: dict[str, Any] = {
     "formats": CASTS,
     "answer_lengths": (4, 16),
     "answer_seeds": (0, 1),
+    "passages": 4,
     "untrained": False,
 }
 QUICKEST: dict[str, Any] = {**QUICK, "collapse_longest": 128, "passages": 3}

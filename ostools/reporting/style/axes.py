@@ -96,7 +96,7 @@ def log_channel(positive: Column, title: str | None, floor: float | None = None)
 
 
 def linear(
-    title: str | None, domain: Sequence[float | int] = (), padding: int = 0, **axis: object
+    title: str | None, domain: Sequence[float | int] = (), padding: int = 0, **axis: Any
 ) -> Looks:
     """The title, scale and axis of a linear axis; one without a domain fits the values, zero
     included.
@@ -106,14 +106,12 @@ def linear(
         if domain
         else alt.Scale(zero=True)
     )
-    looks: Looks = {**axis}
-    return {"title": title, "scale": scale, "axis": alt.Axis(**looks)}
+    return {"title": title, "scale": scale, "axis": alt.Axis(**axis)}
 
 
-def share(title: str, **axis: object) -> Looks:
+def share(title: str) -> Looks:
     """The axis of shares: all of 0 to 1."""
-    looks: Looks = {"format": ".0%", "values": [0, 0.25, 0.5, 0.75, 1]} | axis
-    return linear(title, (0, 1), 4, **looks)
+    return linear(title, (0, 1), 4, format=".0%", values=[0, 0.25, 0.5, 0.75, 1])
 
 
 def length_axis(

@@ -5,7 +5,7 @@ by name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import altair as alt
 import pandas as pd
@@ -28,8 +28,10 @@ def rows(data: Frame) -> alt.Chart:
 
     They lie there as one row of whole columns, numbers to six significant digits: a third of the
     size, and Altair checks its data against its schema cell by cell. A transform makes them rows
-    again.
+    again. Nothing stands in the place of a NaN, which a page's JSON does not have: a line breaks
+    there.
     """
+    data = data.astype(object).where(data.notna(), None)
     columns = {
         str(name): tuple(_short(value) for value in data[name].tolist()) for name in data.columns
     }
@@ -42,22 +44,14 @@ def _short(value: object) -> object:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def without_nan(data: Frame) -> Frame:
-    """The rows with nothing in the place of every NaN, which a page's JSON does not have: a line
-    breaks there.
-    """
-    return data.astype(object).where(data.notna(), None)
-
-
 def tooltips(data: Frame) -> list[alt.Tooltip]:
     """What the cursor tells of a row: each of its columns but those that only place a mark."""
-    kinds = {str(name): "Q" if is_numeric_dtype(column) else "N" for name, column in data.items()}
-    floats: Looks = {
-        str(name): {"format": ".4~g"} for name, column in data.items() if is_float_dtype(column)
-    }
     return [
-        alt.Tooltip(f"{name}:{kinds[name]}", **floats.get(name, {}))
-        for name in kinds
+        alt.Tooltip(
+            f"{name}:{'Q' if is_numeric_dtype(column) else 'N'}",
+            format=".4~g" if is_float_dtype(column) else alt.Undefined,
+        )
+        for name, column in data.items()
         if name not in _UNTOLD
     ]
 
@@ -72,8 +66,7 @@ def panel(
 ) -> alt.LayerChart:
     """Marks over each other, with a title (words, or a `heading`) that has `lines` below it."""
     words = title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)
-    heading_words: Looks = {"title": words} if title else {}
-    panel = alt.layer(*marks, width=width, height=height, **heading_words)
+    panel = alt.layer(*marks, width=width, height=height, title=words if title else alt.Undefined)
     return cast(alt.LayerChart, panel)
 
 
@@ -95,7 +88,7 @@ def figure(
     *,
     spacing: int = 24,
     between: int = 20,
-    **scales: str,
+    **scales: Any,
 ) -> notebook.Offline:
     """Rows of panels as one chart with a title and notes below it; where zeros are drawn, a note
     says what they are.
@@ -109,10 +102,7 @@ def figure(
         subtitle.append(axes.ZERO_NOTE)
     words = alt.TitleParams(theme.visible(title), subtitle=subtitle)
     # Given here and not set afterwards: Altair copies a whole chart for each property that is set.
-    channels: Looks = {**scales}
-    resolve: Looks = (
-        {"resolve": alt.Resolve(scale=alt.ScaleResolveMap(**channels))} if scales else {}
-    )
+    resolve: Looks = {"resolve": alt.Resolve(scale=alt.ScaleResolveMap(**scales))} if scales else {}
     lines = [
         row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing, **resolve) for row in rows
     ]
@@ -196,7 +186,7 @@ def layer_hue(last: int, **legend: object) -> alt.Color:
 def dashes(
     looks: Mapping[str, tuple[str, Sequence[float | int]]],
     present: Iterable[str],
-    **legend: str | int,
+    **legend: Any,
 ) -> alt.StrokeDash:
     """The dash of each quantity that is present; `looks`: by quantity the legend's words and the
     dash.
@@ -240,8 +230,10 @@ def mark_template(
     data = pd.DataFrame(
         {"from": [run[0] - 0.5 for run in runs], "to": [run[-1] + 0.5 for run in runs]}
     )
-    grey: Looks = {"color": theme.colour("template"), "opacity": 1 if height else 0.14}
-    mark = rows(data).mark_rect(clip=not height, **grey).encode(x="from:Q", x2="to:Q")
+    mark = rows(data).mark_rect(
+        clip=not height, color=theme.colour("template"), opacity=1 if height else 0.14
+    )
+    mark = mark.encode(x="from:Q", x2="to:Q")
     line = mark.encode(y=alt.value(height), y2=alt.value(height + 2))
     layers, title = (chart, line) if height else (mark, chart), chart["title"]
     chart["title"] = alt.Undefined

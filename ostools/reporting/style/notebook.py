@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from functools import partial
 from io import BytesIO
 from itertools import chain
@@ -87,16 +87,12 @@ class OfflineFigure(Offline, alt.VConcatChart):
     """`altair.VConcatChart`, shown without a network."""
 
 
-class Layers(Offline, alt.LayerChart):
-    """`altair.LayerChart`, shown without a network."""
-
-
 class Finished(Offline):
     """A chart laid out for paper: it shows itself and is saved, and is not put together with
     others.
     """
 
-    def __init__(self, spec: Looks, paper_width: int | None = None) -> None:
+    def __init__(self, spec: Looks, paper_width: int) -> None:
         self.spec, self.paper_width = spec, paper_width
 
     def to_dict(self, *args: object, **options: object) -> Looks:
@@ -132,11 +128,11 @@ def panels_width(spec: Looks) -> float | int:
     return sum(map(panels_width, panels)) if panels else alone
 
 
-def themed(chart: alt.LayerChart | alt.VConcatChart) -> Offline:
+def themed(chart: alt.VConcatChart) -> Offline:
     """The chart as one of ours: shown without a network, in the common look."""
     # Not through the constructor: that copies and compares every panel again, which takes seconds
     # for many.
-    figure = object.__new__(Layers if isinstance(chart, alt.LayerChart) else OfflineFigure)
+    figure = object.__new__(OfflineFigure)
     config = alt.Config.from_dict(theme.config(), validate=False)
     object.__setattr__(figure, "_args", chart._args)
     object.__setattr__(figure, "_kwds", {**chart._kwds, "config": config})
@@ -154,8 +150,9 @@ def chart_bundle(chart: alt.TopLevelMixin, words: str) -> Any:
     spec = chart.picture() if isinstance(chart, Offline) else chart.to_dict(validate=False)
     spec |= {"$schema": SCHEMA, "description": words}
     text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
-    picture = picture_of(spec, SCALE)
-    width, height = picture_size(b64decode(picture))
+    png = picture_of(spec, SCALE)
+    width, height = picture_size(png)
+    picture = b64encode(png).decode()
     data: Looks = {"image/png": picture, "text/plain": words}
     size = {"width": round(width / SCALE), "height": round(height / SCALE)}
     if len(text) + len(picture) <= LARGEST:
@@ -163,15 +160,15 @@ def chart_bundle(chart: alt.TopLevelMixin, words: str) -> Any:
     return data, {"image/png": size, VEGA_LITE: {"embed_options": _MENU}}
 
 
-def picture_of(spec: Looks, scale: float) -> str:
-    """The chart of a specification as a PNG, in base64: vl-convert compresses in haste, Pillow
-    makes a third of it, of the same pixels.
+def picture_of(spec: Looks, scale: float) -> bytes:
+    """The chart of a specification as a PNG: vl-convert compresses in haste, Pillow makes a third
+    of it, of the same pixels.
     """
     picture: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=scale)
     file = BytesIO()
     with Image.open(BytesIO(picture[0]["image/png"])) as image:
         image.save(file, format="PNG", optimize=True)
-    return b64encode(file.getvalue()).decode()
+    return file.getvalue()
 
 
 def result_bundle(result: Result) -> Any:
@@ -215,17 +212,10 @@ def inches(size: str | float | int) -> float:
     return float(size)
 
 
-def sized(chart: alt.TopLevelMixin, size: str | float | int | None, title: bool = True) -> Finished:
-    """The chart laid out for this width (None: its own); without its `title` and notes where a
-    caption says them.
-    """
-    spec = chart.to_dict(validate=False)
-    if not title:
-        spec.pop("title", None)
-    if size is None:
-        return Finished(spec)
-    width = round(inches(size) * PER_INCH)
-    if title:
+def sized(chart: alt.TopLevelMixin, inches: float) -> Finished:
+    """The chart laid out for this width."""
+    spec, width = chart.to_dict(validate=False), round(inches * PER_INCH)
+    if "title" in spec:
         wrap_words(spec, width)
 
     def narrowed(node: Looks) -> Looks:

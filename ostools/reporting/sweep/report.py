@@ -133,45 +133,38 @@ def _count(sweep: SweepReading) -> str:
 
 def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
     """How many cells are measured, the findings, the cells, what failed and what is missing."""
-    lines = [Headline(f"{_count(sweep)}.", "", "", "")]
-    lines += [
+    first_sentences = [
         Headline(f"{part.title}:", part.findings[0], section.name, section.nav)
-        for section in sections  # the first sentence of each
+        for section in sections
         for part in [part for part in section.parts if part.findings][:1]
     ]
-    failures = [cell.failure for cell in sweep.of("failed") if cell.failure is not None]
-    rows = [[failure.cell, failure.error] for failure in failures[:MOST_LISTED]]
-    failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], rows)
-    again = "`ostools sweep run` with --retry-failed tries them again."
+    lines = [Headline(f"{_count(sweep)}.", "", "", ""), *first_sentences]
+    failures = [[str(cell.keyed_cell.cell), cell.failure] for cell in sweep.of("failed")]
+    failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], failures[:MOST_LISTED])
     missing = [str(cell.keyed_cell.cell) for cell in sweep.of("missing")]
-    how = (
-        "The same `ostools sweep run` command measures them. What stands below is of the cells "
-        "that are there."
-    )
-    which = Part(f"{len(missing)} cells", items=missing[:MOST_LISTED])
-    parts = [
-        Part(headlines=lines, tables=[_cells(sweep)]),
-        *([Part("Failed, and why", tables=[failed], notes=[again])] if failures else []),
-        *([Part("Still to be measured", findings=[how], more=[which])] if missing else []),
-        *(
-            [Part("Left out: files that are not as they were written", items=broken)]
-            if broken
-            else []
-        ),
-    ]
+    parts = [Part(headlines=lines, tables=[_cells(sweep)])]
+    if failures:
+        again = "`ostools sweep run` with --retry-failed tries them again."
+        parts.append(Part("Failed, and why", tables=[failed], notes=[again]))
+    if missing:
+        how = (
+            "The same `ostools sweep run` command measures them. What stands below is of the cells "
+            "that are there."
+        )
+        which = Part(f"{len(missing)} cells", items=missing[:MOST_LISTED])
+        parts.append(Part("Still to be measured", findings=[how], more=[which]))
+    if broken:
+        parts.append(Part("Left out: files that are not as they were written", items=broken))
     return Section("findings", "What was asked, and what is there", "Cells", "", parts)
 
 
 def _cells(sweep: SweepReading) -> Table:
     """A row for each measurement, task and model: what was asked, and how many cells are there."""
-    keys, values = ["measurement", "task", "model"], ["dtype", "mitigation", "seed"]
-    rows = []
-    for cell in sweep.cells:
-        sweep_cell = cell.keyed_cell.cell
-        names = {name: str(getattr(sweep_cell, name)) for name in (*keys, *values)}
-        rows.append(names | {"lengths": sweep_cell.lengths, "state": cell.state})
-    groups = pd.DataFrame(rows).groupby(keys, sort=False)
-    table = groups[values].agg(lambda column: ", ".join(column.unique()))
+    asked = [(cell.keyed_cell.cell, cell.state) for cell in sweep.cells]
+    rows = [{**cell.columns, "lengths": cell.lengths, "state": state} for cell, state in asked]
+    groups = pd.DataFrame(rows).groupby(["measurement", "task", "model"], sort=False)
+    values = groups[["dtype", "mitigation", "seed"]]
+    table = values.agg(lambda column: ", ".join(map(str, column.unique())))
     table["lengths"] = groups["lengths"].agg(lambda column: runs(sorted({*chain(*column)})))
     states: Frame = groups["state"].value_counts().unstack(fill_value=0)
     table = table.join(states.reindex(columns=list(STATES), fill_value=0))
@@ -182,17 +175,16 @@ def _origin(sweep: SweepReading) -> Section:
     """Models, versions and options; where cells do not share them, that is said."""
     origin = sweep.provenance
     names = dict.fromkeys(str(model.get("name")) for model in origin["models"])
-    terms = [("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet")]
-    terms += [("versions", versions_of(versions)) for versions in origin["versions"]]
-    terms += [
-        (
-            str(options["measurement"]),
-            ", ".join(f"{name} {value}" for name, value in options.items()),
-        )
-        for options in origin["measurements"]
+    terms = [
+        ("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet"),
+        *(("versions", versions_of(versions)) for versions in origin["versions"]),
+        *(
+            (str(each["measurement"]), ", ".join(f"{name} {value}" for name, value in each.items()))
+            for each in origin["measurements"]
+        ),
+        *(("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]),
+        ("code", ", ".join(map(str, origin["code"]))),
     ]
-    terms += [("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]]
-    terms += [("code", ", ".join(map(str, origin["code"])))]
     mixed = [
         f"These cells were measured with {len(origin[name])} {words}: numbers may differ for that "
         "alone."
@@ -210,8 +202,11 @@ def _model(sweep: SweepReading, name: str) -> Part:
     """What every load of a model shares, its dtypes with their weights, and whether there are
     several checkpoints.
     """
-    every = [cell.source for cell in sweep.cells if cell.source is not None]
-    sources = [source for source in every if str(source["model"].get("name")) == name]
+    sources = [
+        cell.source
+        for cell in sweep.cells
+        if cell.source is not None and str(cell.source["model"].get("name")) == name
+    ]
     checkpoints = distinct(source["checkpoint"] for source in sources)
     models = pd.DataFrame([source["model"] for source in sources], columns=["dtype", "weight_hash"])
     # Of the weights as cast: another hash in every dtype.
@@ -295,8 +290,6 @@ def _provenance(sweep: SweepReading, rows: Frame) -> Provenance:
     of their own.
     """
     sources = [source for place in rows[PLACE].unique() if (source := sweep.cells[place].source)]
-    most: dict[str, float] = {}
-    for source in sources:
-        for name, value in source["parameters"].get("difference_at_probed_lengths", {}).items():
-            most[name] = max(value, most.get(name, 0.0))
+    probed = [source["parameters"].get("difference_at_probed_lengths", {}) for source in sources]
+    most = pd.DataFrame(probed, dtype=float).max().to_dict()
     return provenance_of(sources[0], **({"difference_at_probed_lengths": most} if most else {}))

@@ -18,7 +18,7 @@ from itertools import groupby
 import numpy as np
 
 from ostools.ground.errors import InputError
-from ostools.theory.statistics.intervals import Interval
+from ostools.theory.statistics.intervals import Interval, require_level
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
 """Of Gauss and Legendre, on -1..1: 200 already give 10 digits of the interval for up to 10,000
@@ -53,10 +53,7 @@ def paired_difference(gained: int, lost: int, questions: int, level: float = 0.9
     compatible with exact McNemar's or sign tests (2021), Statistics in Medicine 40.
     """
     _require_counts("paired_difference", gained, lost, questions)
-    if not 0 < level < 1:
-        raise InputError(
-            f"paired_difference: expected a level between 0 and 1, found {level}; for example 0.95"
-        )
+    require_level("paired_difference", level)
     tail = (1 - level) / 2
     return Interval(_lower(gained, lost, questions, tail), -_lower(lost, gained, questions, tail))
 

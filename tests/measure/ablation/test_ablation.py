@@ -1,5 +1,5 @@
-"""Ablations: real effects against loops by hand, predictions against small ablations, and what is
-refused.
+"""Ablations: real effects against loops by hand and Hugging Face, predictions against small ablations,
+and what is refused.
 """
 
 from __future__ import annotations
@@ -16,14 +16,26 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.ablation.questions import all_targets, of_task
+from ostools.hooks import Head
+from ostools.measure.ablation import ablation as module
+from ostools.measure.ablation.questions import (
+    ScalarMeasure,
+    all_targets,
+    log_probability,
+    of_task,
+    pair_distance,
+)
+from ostools.measure.answers.answers import answer_log_probability
+from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
-from tests.checkpoints import tiny_model
+from tests.checkpoints import Family, make_model, tiny_model
 from tests.sets import quick
 
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4, "scale": 1.3}
+SMALL: dict[str, Any] = {**TINY, "scale": 1.5}
 IDS = [2, 40, 50, 60, 60, 61, 70]
+PROMPT, LONGER = torch.tensor(IDS), torch.tensor([2, 40, 50, 60, 60, 60, 61, 70])
 
 
 @pytest.fixture(scope="module")
@@ -237,3 +249,43 @@ def test_parts_that_an_earlier_version_replaced_by_their_mean_are_refused(
     assert replace(result, frame=result.frame.assign(method="zero")).top(1) is not None
     with pytest.raises(InputError, match="found parts replaced by their mean, which an earlier"):
         replace(result, frame=result.frame.assign(method="mean"))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+def test_distances_and_probabilities_against_hugging_face(family: Family) -> None:
+    model = tiny_model(family, seed=5, **SMALL)
+    plain: Any = make_model(family, seed=5, **SMALL)
+    with torch.no_grad():
+        first, second = (
+            plain(ids[None], output_hidden_states=True).hidden_states[-1][0, -1]
+            for ids in (PROMPT, LONGER)
+        )
+        logits = (
+            plain(torch.cat([PROMPT, torch.tensor([80])])[None]).logits[0].double().log_softmax(-1)
+        )
+    distance = pair_distance(PROMPT, LONGER).value(model)
+    assert distance == pytest.approx(float((first - second).norm()), rel=1e-5)
+    probability = log_probability(PROMPT, torch.tensor([80, 81]), None).value(model)
+    assert probability == pytest.approx(float(logits[-2, 80] + logits[-1, 81]), rel=1e-5)
+
+
+def test_the_answer_has_the_probability_that_evaluation_reports() -> None:
+    model = tiny_model("llama", seed=6, **SMALL)
+    posed = render_prompt(model, ost.tasks.task("copy-first"), 5, chat=False)
+    question = of_task(model, posed.task, 5, 0, ["answers"], prefilled=False, chat=False)
+    found = question.measures["answers"].value(model)
+    text = answer_text(posed)
+    expected = answer_log_probability(model, [posed.prompt], [text])[0]
+    assert found == pytest.approx(expected, rel=1e-5)
+    begun = of_task(model, posed.task, 5, 0, ["answers"], prefilled=True, chat=False)
+    line = [*posed.prompt.ids.tolist(), *line_ids(model, posed.prompt, text)]
+    assert begun.prompt.tolist() == line[: len(begun.prompt)]
+    assert model.tokenizer.decode(begun.prompt).endswith("question is: ")  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_what_is_not_finite_is_refused() -> None:
+    model = tiny_model("llama", seed=6, **SMALL)
+    broken = ScalarMeasure("pair_distance", lambda _: torch.tensor(float("nan")))
+    prompt = module.AblatedPrompt("t", 1, 0, PROMPT, {"collapse": broken})
+    with pytest.raises(ost.InputError, match="the pair_distance with nothing taken out is not fin"):
+        list(module._rows(model, prompt, [Head(0, 1)], None))

@@ -12,8 +12,9 @@ import torch
 
 import ostools as ost
 from ostools import hooks
+from ostools.hooks.freeze import HeldParts
 from ostools.measure.faithfulness.linear_range import SCALES, _ranges
-from ostools.measure.jacobian.certificate import last_tokens
+from ostools.measure.jacobian.certificate import moved_prompts
 from ostools.measure.jacobian.linearise import Linearised
 from tests.checkpoints import tiny_model
 
@@ -66,7 +67,8 @@ def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_re
         step = 1e-6 * (replaced - whole)
         streams = torch.stack([whole, whole + step, whole - step, replaced])
         with hooks.exact_arithmetic(model):
-            y, up, down, y_replaced = last_tokens(Linearised(model, whole), streams)
+            linear, held = Linearised(model, whole), [HeldParts()] * len(streams)
+            y, up, down, y_replaced = moved_prompts(linear, streams, held)[0]
         assert row.predicted_change == pytest.approx(float((up - down).norm()) / 2e-6, rel=1e-5)
         assert row.change == pytest.approx(float((y_replaced - y).norm()), rel=1e-9)
 

@@ -74,7 +74,7 @@ def test_stopping_at_the_first_good_look_keeps_coverage(
     )
     sketches = [estimates_of(jacobians, seed, accuracy=error) for seed in range(500)]
     assert all(bool((sketch.operator_lower <= operator * (1 + 1e-9)).all()) for sketch in sketches)
-    seen = {sketch.rows_seen for sketch in sketches}
+    seen = {sketch.account["cotangents"] for sketch in sketches}
     assert seen >= looks
     assert min(seen) == min(looks)
     lower, upper = (
@@ -94,9 +94,9 @@ def test_all_looks_together_spend_one_minus_confidence(
     monkeypatch.setattr(
         Sketch, "trace_interval", lambda self, level: spent.append(level) or interval(self, level)
     )
-    estimates_of(low_rank(), accuracy=error, confidence=0.9)
+    estimates_of(low_rank(), accuracy=error)
     assert len(spent) == looks
-    assert spent == pytest.approx([0.05, 0.025, 0.025][:looks])
+    assert spent == pytest.approx([0.025, 0.0125, 0.0125][:looks])
 
 
 def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> None:
@@ -107,7 +107,7 @@ def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> N
     torch.testing.assert_close(
         exact.frobenius, torch.linalg.matrix_norm(route.jacobians), rtol=1e-13, atol=0
     )
-    assert estimates_of(low_rank(), 3, accuracy=10.0).rows_seen == 16
+    assert estimates_of(low_rank(), 3, accuracy=10.0).account["cotangents"] == 16
     again = estimates_of(low_rank(), 3, cotangents=8)
     assert torch.equal(again.frobenius, estimates_of(low_rank(), 3, cotangents=8).frobenius)
     assert not torch.equal(again.frobenius, estimates_of(low_rank(), 4, cotangents=8).frobenius)
@@ -121,7 +121,7 @@ def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     route = Dense(low_rank())
     sketch = sketched(route.pull, route.jacobians, seeded(0), cotangents=24)
     assert route.calls == [5, 5, 5, 5, 4]
-    assert sketch.rows_seen == 24
+    assert sketch.account["cotangents"] == 24
 
 
 def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ostools.measure.passes.batches import Batching, batching_of
-from ostools.measure.passes.last_tokens import Group, PrefixTree, last_rows, prefix_tree
+from ostools.measure.passes.last_tokens import PrefixTree, last_rows, prefix_tree
 from tests.checkpoints import EVERY_TEXT_FAMILY, Family, tiny_model
 from tests.sets import quick
 
@@ -46,12 +46,13 @@ def test_a_tree_of_prompts(seed: int, size: int) -> None:
         assert [tree.positions[node] for node in nodes] == list(range(len(prompt)))
     assert [tree.parents[node] for node in range(tree.trunk)] == list(range(-1, tree.trunk - 1))
     groups = list(tree.groups(size))
-    assert sorted(node for group in groups for node in group.nodes) == list(
+    assert sorted(node for nodes in groups for node in nodes) == list(
         range(tree.trunk, len(tree.ids))
     )
-    for group in groups:
-        keys = [*range(group.reach), *group.nodes]
-        for node, seen in zip(group.nodes, tree.visible(group), strict=True):
+    for nodes in groups:
+        mask = tree.visible(nodes)
+        keys = [*range(mask.shape[1] - len(nodes)), *nodes]
+        for node, seen in zip(nodes, mask, strict=True):
             assert [
                 key for key, visible in zip(keys, seen.tolist(), strict=True) if visible
             ] == path(tree, node)
@@ -62,11 +63,12 @@ def test_groups_hold_whole_branches_of_about_the_size() -> None:
         [(7, *range(20, 20 + n), *branch) for n in range(10) for branch in ((1, 1), (2,), (3,))]
     )
     groups = list(tree.groups(8))
-    assert all(len(group.nodes) <= 8 for group in groups)
-    assert [group.reach for group in groups] == sorted(group.reach for group in groups)
+    assert all(len(nodes) <= 8 for nodes in groups)
+    reaches = [tree.visible(nodes).shape[1] - len(nodes) for nodes in groups]
+    assert reaches == sorted(reaches)
     assert len(list(tree.groups(1000))) == 1
     one_branch = prefix_tree([(1, 2, 3, 4, 5), (1, 9, 9)])
-    assert list(one_branch.groups(1)) == [Group((5, 6), 1)]
+    assert list(one_branch.groups(1)) == [[5, 6]]
 
 
 @pytest.mark.parametrize("size", quick([5, 1000], 5))

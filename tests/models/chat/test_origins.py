@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from tokenizers import processors
 
+import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
-from ostools.models.chat import MIXED, SPECIAL, SYSTEM, TEMPLATE, TEXT
+from ostools.models.chat import MIXED, NO_SWITCH, OFF, ON, SPECIAL, SYSTEM, TEMPLATE, TEXT
+from ostools.models.tokenizer_calls import note_once
 from ostools.models.tokens import count_tokens
-from tests.checkpoints import trained
+from tests.checkpoints import tiny_model, trained
 from tests.models.chat.templates import TEMPLATES, Template, on_template, with_template
 from tests.sets import quick
 
@@ -188,3 +190,42 @@ def test_plain_prompts_have_their_tokenizers_special_tokens_and_text() -> None:
 def test_a_template_that_writes_the_date_says_so() -> None:
     assert encode(on_template("llama-3.2"), "Hi", chat=True).provenance["dated"] is True
     assert encode(on_template("qwen-3"), "Hi", chat=True).provenance["dated"] is False
+
+
+# ---- switches and markers
+
+
+@pytest.mark.parametrize("name", ["gemma-2", "phi-3"])
+def test_a_template_without_a_switch_is_left_as_it_is(name: str) -> None:
+    assert encode(on_template(name), "Hi", chat=True).provenance["thinking"] == NO_SWITCH
+    with pytest.raises(
+        InputError,
+        match=r"thinking: expected a chat template with a switch \(enable_thinking\), found none",
+    ):
+        encode(on_template(name), "Hi", chat=True, thinking=True)
+
+
+def test_qwen_3_does_not_think_unless_it_is_asked_to() -> None:
+    model = on_template("qwen-3")
+    off, on = (encode(model, "Hi", chat=True, thinking=thinking) for thinking in (False, True))
+    assert (off.provenance["thinking"], on.provenance["thinking"]) == (OFF, ON)
+    assert str(off.text) == str(on.text) + "<think>\n\n</think>\n\n"
+    tokenizer: Any = model.tokenizer
+    default = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], add_generation_prompt=True
+    )["input_ids"]
+    assert on.ids.tolist() == default  # the template's own way is to think
+    assert off.origins is not None
+    assert set(off.origins[len(on.ids) :]) == {"template"}
+
+
+def test_a_text_with_markers_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    note_once.cache_clear()
+    model = tiny_model("gemma")
+    prompt = encode(model, "<start_of_turn>user\nHi<end_of_turn>")
+    assert prompt.markers == 2
+    assert prompt.provenance == {"markers_as_text": 2}
+    encode(model, "<start_of_turn>user\nHi<end_of_turn>")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "holds markers of the chat template (2), read as plain text; give" in line
+    assert ost.sensitivity(model, prompt).provenance.parameters["markers_as_text"] == 2

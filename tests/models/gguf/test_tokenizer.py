@@ -17,9 +17,18 @@ pytest.importorskip("sentencepiece")
 from ostools.ground.errors import InputError
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.config import read_tokenizer
-from ostools.models.files.gguf_header import read_header
-from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer
-from scripts.gguf_types import GgufType, model_of
+from ostools.models.files.gguf_tokenizer import read_gguf_tokenizer, read_header
+from scripts.gguf_types import (
+    BEGIN,
+    END,
+    PAGE,
+    TYPES,
+    GgufType,
+    listing,
+    model_of,
+    outcomes,
+    verdict_of,
+)
 from scripts.gguf_writing import TEXTS, Vocabulary, of_bytes, of_pieces, write
 
 
@@ -150,3 +159,66 @@ def test_scores_that_are_not_the_tokens_own(tmp_path: Path) -> None:
         settings = {**header.settings, "tokenizer.ggml.scores": written}
         with pytest.raises(InputError, match=match):
             read_gguf_tokenizer(dataclasses.replace(header, settings=settings), "tiny.gguf")
+
+
+# ---- every type of file: tokens and logits are those of the model that was written
+
+_BY_TITLE = {kind.title: kind for kind in TYPES}
+QUICK = ("Llama 3.1, 3.2 (`rope_freqs`)", "Qwen 2, 2.5")
+REFUSED = {
+    "Llama 3 of April 2024 (no `pre`)",
+    "Mixtral",
+    "Gemma 1",
+    "Command R",
+    "OLMo 2",
+}
+
+
+@pytest.mark.parametrize("title", QUICK)
+def test_tokens_and_logits_are_those_of_the_model_that_was_written(
+    title: str, tmp_path: Path
+) -> None:
+    kind = _BY_TITLE[title]
+    verdict = verdict_of(kind, tmp_path)
+    assert (verdict.refused, verdict.tokens, verdict.difference) == ("", True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"said": {"llama.attention.value_length": 4}}, "llama.attention.value_length = 4"),
+        (
+            {"unsaid": ["attention.layer_norm_rms_epsilon"]},
+            "expected llama.attention.layer_norm_rms_epsilon in tiny.gguf",
+        ),
+        (
+            {"said": {"llama.attention.head_count_kv": [2, 1]}},
+            "transformers has, found llama.attention.head_count_kv = [2, 1]",
+        ),
+    ],
+)
+def test_a_header_of_no_model_is_refused(
+    changed: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """Heads whose keys and values differ in width, no epsilon, another number of heads in each
+    layer.
+    """
+    assert (
+        words in verdict_of(dataclasses.replace(_BY_TITLE["SmolLM2"], **changed), tmp_path).refused
+    )
+
+
+@pytest.mark.slow
+def test_the_list_in_the_docs_is_what_runs() -> None:
+    """What loads has equal tokens, and logits to the bit."""
+    found = outcomes()
+    refused = {
+        title.rpartition(", ")[0]
+        for words, titles in found.items()
+        for title in titles
+        if words.startswith("refused")
+    }
+    assert refused == REFUSED
+    loaded = [words for words in found if not words.startswith("refused")]
+    assert loaded == ["tokens and logits equal"]
+    assert PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0].strip() == listing(found)

@@ -16,6 +16,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse, Evaluation
 from ostools.reporting.findings import sensitivity as findings
+from ostools.reporting.findings import where_read
 from ostools.reporting.findings.collapse import (
     _evenly_spread,
     _trend,
@@ -28,6 +29,7 @@ from ostools.reporting.sections.collapse import PRECISION
 from ostools.reporting.sections.records import Measurements
 from tests.reporting.made import (
     PROVENANCE,
+    READ_AT,
     made_collapse,
     made_comparison,
     made_evaluation,
@@ -252,3 +254,31 @@ def test_a_trend_is_the_last_quarters_median_over_the_firsts() -> None:
     _, change, _ = _trend(made_collapse(lambda n: 1.0 / n, lengths=range(1, 41)))
     last, first = (1 / 35 + 1 / 36) / 2, (1 / 5 + 1 / 6) / 2
     assert change == pytest.approx(last / first, rel=1e-12)
+
+
+# --- where the prompt was read
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {},
+            "the token from which the answer is predicted: '·' (position 40 at n = 4, position 48 at n = 8), in the chat "
+            "template, with the answer line begun ('There are')",
+        ),
+        (
+            {"position": "last-item", "tokens": ["1"], "places": [[5, 9], [5, 9]], "chat": False},
+            "the last token of the sequence: '1' (position 9 at n = 5), in plain text",
+        ),
+    ],
+)
+def test_which_token_is_read(changes: dict[str, Any], words: str) -> None:
+    assert where_read({"read_at": READ_AT | changes}) == f"y is that of {words}."
+    assert where_read({"length": 3}) == ""
+
+
+def test_what_is_predicted() -> None:
+    rows = [(2 + index, 0, token) for index, token in enumerate(["The", "10", "10"])]
+    said = where_read({"read_at": READ_AT, "next_tokens": rows})
+    assert said.endswith("The next token here is '10' at 2, 'The' at 1 of 3 prompts.")

@@ -14,6 +14,8 @@ from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.study.study import Study
 from ostools.reporting.page.section import Headline, Part, StripField
 from ostools.reporting.report.rendering import first_screen, sections_of
+from ostools.reporting.sections import extent
+from ostools.reporting.sections.extent import FULL, LEAST, REDUCED, Extent
 from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
 from tests.measure.profiles.test_position_effect import made as made_position
@@ -311,3 +313,13 @@ def test_the_first_headline_and_chart_are_of_what_was_found() -> None:
     hidden = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
     lines = headlines(measurements(collapse=[hidden], evaluate=[wrong]))
     assert [line.section for line in lines] == ["collapse", "evaluate"]
+
+
+# --- how much a report measures
+
+
+@pytest.mark.parametrize("chosen", [FULL, REDUCED, LEAST])
+def test_a_verdict_on_answers_rests_on_24_questions(chosen: Extent) -> None:
+    assert len(chosen.answer_lengths) * len(chosen.answer_seeds) >= 24
+    assert len(extent.STUDY_LENGTHS) * len(chosen.study_seeds) >= 24
+    assert len(extent.FAILURE_STAGE_LENGTHS) * len(chosen.stage_seeds) >= 24

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 from scipy.stats import t as student
 
 from ostools.ground.errors import InputError
@@ -16,9 +17,7 @@ def noise(seed: int, rho: float, size: float, length: int = 200) -> np.ndarray:
     """Stationary AR(1) noise of standard deviation `size`."""
     steps = np.random.default_rng(seed).standard_normal(length) * (1 - rho**2) ** 0.5
     steps[0] /= (1 - rho**2) ** 0.5
-    for i in range(1, length):
-        steps[i] += rho * steps[i - 1]
-    return size * steps
+    return size * np.asarray(lfilter([1.0], [1.0, -rho], steps))
 
 
 CURVES = {
