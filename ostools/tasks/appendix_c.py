@@ -28,7 +28,7 @@ from functools import cache
 from itertools import groupby
 from typing import Literal, get_args
 
-from ostools.ground.arguments import typed_fields, whole_number
+from ostools.ground.arguments import Count, typed_fields, whole_number
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.mitigations import Bar, Hint
@@ -148,7 +148,7 @@ class AppendixTask(Task):
 
     name: str
     hint: bool = False
-    separator_every: int | None = None
+    separator_every: Count | None = None
     interleave: bool = False
     uniform: bool = False
     base: int = 10
@@ -170,8 +170,6 @@ class AppendixTask(Task):
                     f"task {self.name!r} has no option {option!r}; tasks that have it: "
                     f"{', '.join(names)}"
                 )
-        if self.separator_every is not None:
-            whole_number("separator_every", self.separator_every, 1)
         whole_number("base", self.base, 2, len(_DIGITS))
         if self.interleave and self.uniform:
             raise InputError(

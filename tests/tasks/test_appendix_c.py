@@ -66,18 +66,14 @@ def test_prompts_are_the_papers(task: AppendixTask, length: int, prompt: str, an
 
 @pytest.mark.parametrize("name", ["copy-last", "sum-ones", "count-ones", "count-word"])
 def test_prompts_stand_in_the_paper(name: str) -> None:
-    before, _, after = AppendixTask(name).parts(("1",))
-    assert before + "seq" + after in paper_text()
+    assert "seq".join(AppendixTask(name).parts(("1",))[::2]) in paper_text()
 
 
-@pytest.mark.parametrize("name", ["count-ones-figure-5", "copy"])
-def test_questions_of_figure_5_stand_in_the_paper(name: str) -> None:
-    assert f'"{AppendixTask(name).parts(("1",))[0]}" Followed by' in paper_text()
-
-
-def test_the_hint_stands_in_the_paper() -> None:
+def test_the_hint_and_the_questions_of_figure_5_stand_in_the_paper() -> None:
     # There its marks of emphasis are the markup's: *Hint*.
     assert f'"{HINT.strip()}"' in paper_text()
+    for name in ("count-ones-figure-5", "copy"):
+        assert f'"{AppendixTask(name).parts(("1",))[0]}" Followed by' in paper_text()
 
 
 @given(
@@ -126,13 +122,6 @@ def test_uniform_digits_end_in_one_or_two_ones_and_never_more(length: int) -> No
         assert 0.3 < ends.count(1) / len(ends) < 0.7
 
 
-def test_bernoulli_sequences_have_the_papers_share_of_ones() -> None:
-    ones = sum(
-        AppendixTask("count-ones-bernoulli").items(1000, seed).count("1") for seed in range(20)
-    )
-    assert abs(ones / 20_000 - 0.7) < 5 * (0.7 * 0.3 / 20_000) ** 0.5
-
-
 def test_a_smaller_probability_turns_some_ones_of_the_same_sequence_into_zeros() -> None:
     """Both read the same random numbers, so that two probabilities can be compared on one seed."""
     of_paper, fair = (
@@ -143,7 +132,8 @@ def test_a_smaller_probability_turns_some_ones_of_the_same_sequence_into_zeros()
         for p in (0.7, 0.5)
     )
     assert all(one >= other for one, other in zip(of_paper, fair, strict=True))
-    assert abs(fair.count("1") / 20_000 - 0.5) < 5 * (0.25 / 20_000) ** 0.5
+    for digits, p in ((of_paper, 0.7), (fair, 0.5)):
+        assert abs(digits.count("1") / 20_000 - p) < 5 * (p * (1 - p) / 20_000) ** 0.5
     assert AppendixTask("count-ones-bernoulli", p=0.7) == AppendixTask("count-ones-bernoulli")
 
 
@@ -155,10 +145,6 @@ def test_the_base_says_how_many_digits_are_drawn() -> None:
                 for seed in range(8)
             )
             assert set(drawn) == set("0123456789"[:base])
-    answers = [
-        AppendixTask("copy-last", uniform=True, base=2).answer(8, seed) for seed in range(40)
-    ]
-    assert 5 < answers.count("0") < 35
 
 
 def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:

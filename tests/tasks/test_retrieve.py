@@ -130,12 +130,6 @@ def test_one_digit_is_flipped_and_the_answer_is_another(name: str, length: int, 
     )
 
 
-def test_ten_ones_and_a_zero_against_eleven_ones() -> None:
-    task = tasks.task("copy-last")
-    assert "".join(task.items(11)) == "11111111110"
-    assert "".join(task.corrupted().items(11)) == "11111111111"
-
-
 @given(length=st.integers(2, 20), seed=SEEDS, position=st.sampled_from(["first", "middle", "last"]))
 def test_two_records_exchange_their_values(length: int, seed: int, position: str) -> None:
     task: Any = tasks.task(f"retrieve-at-position:position={position}")

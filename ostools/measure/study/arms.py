@@ -27,7 +27,6 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import Position, read_at, reading
 from ostools.measure.task_prompt import (
     Elicitation,
-    TaskPrompt,
     carrier_positions,
     elicit,
     render_prompt,
@@ -71,18 +70,11 @@ class Arm:
         is measured.
         """
         keys = [(n, seed) for n in self.lengths for seed in self.seeds]
-        self.questions = {key: self._task_prompt(*key) for key in keys}
+        how: dict[str, Any] = {"mitigation": self.mitigation, **self.encoding}
+        self.render = partial(render_prompt, self.model, self.form, **how)
+        self.questions = {(n, seed): self.render(n, seed=seed) for n, seed in keys}
         self.asked = [
-            elicit(
-                self.model,
-                self.form,
-                n,
-                self.elicitation,
-                seed=seed,
-                mitigation=self.mitigation,
-                **self.encoding,
-            )
-            for n, seed in keys
+            elicit(self.model, self.form, n, self.elicitation, seed=seed, **how) for n, seed in keys
         ]
         first = self.asked[0]
         if self.measures == ("log_probability",) and words_first(self.asked) and not first.counts:
@@ -118,10 +110,6 @@ class Arm:
             **first.prompt.provenance,
             **read,
         }
-
-    def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
-        how: dict[str, Any] = {"mitigation": self.mitigation, **self.encoding}
-        return render_prompt(self.model, self.form, length, seed=seed, **how)
 
     def measure(self, progress: Progress | None) -> Frame:
         """Measure what is asked for: one row for each of `KEYS`, with kind, value, rounding (below
@@ -209,8 +197,10 @@ class Arm:
             copy = Precision.of_name(dtype).prepared(self.model)
         needed = {(n + more, seed) for n, seed in self.questions for more in (0, 1)}
         statuses = {
-            key: self.acted.status(self.questions.get(key) or self._task_prompt(*key), copy)
-            for key in sorted(needed)
+            (n, seed): self.acted.status(
+                self.questions.get((n, seed)) or self.render(n, seed=seed), copy
+            )
+            for n, seed in sorted(needed)
         }
         return {
             (n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed])

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer, answers
 from ostools.models import encode
 from ostools.tasks import AppendixTask
@@ -42,21 +41,25 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
     assert len({answer.ids for answer in found}) > 1
 
 
-def test_with_a_batch_of_one_each_prompt_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("llama", seed=3, scale=1.5, dtype=torch.bfloat16, fresh=True)
-    own: Any = model.original_model
-    rows: list[int] = []
-    forward = own.forward
+def shapes_read(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Rows and tokens of each pass that comes."""
+    shapes, forward = [], model.original_model.forward
 
     def watched(*arguments, **options):
-        rows.append((arguments[0] if arguments else options["input_ids"]).shape[0])
+        shapes.append(tuple((arguments[0] if arguments else options["input_ids"]).shape))
         return forward(*arguments, **options)
 
-    monkeypatch.setattr(own, "forward", watched)
+    monkeypatch.setattr(model.original_model, "forward", watched)
+    return shapes
+
+
+def test_with_a_batch_of_one_each_prompt_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", seed=3, scale=1.5, dtype=torch.bfloat16, fresh=True)
+    shapes = shapes_read(model, monkeypatch)
     answers(model, TEXTS[:2], max_new_tokens=2, batch_size=1)
-    assert set(rows) == {1}
+    assert {rows for rows, _ in shapes} == {1}
     answers(model, TEXTS[:2], max_new_tokens=2)
-    assert max(rows) == 2
+    assert max(rows for rows, _ in shapes) == 2
 
 
 def uniform(
@@ -92,20 +95,15 @@ def test_edits_act_as_on_the_whole_text(family: Family, edit: Any) -> None:
     assert edited != plain
 
 
-def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step() -> None:
+def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = tiny_model("gemma", seed=1, fresh=True)
     without_ends(model)
-    length, seen = len(encode(model, TEXTS[0]).ids), []  # how many tokens each pass reads
-    forward = model.original_model.forward
-
-    def watched(*arguments, **options):
-        seen.append((arguments[0] if arguments else options["input_ids"]).shape[1])
-        return forward(*arguments, **options)
-
-    model.original_model.forward = watched
+    length, shapes = len(encode(model, TEXTS[0]).ids), shapes_read(model, monkeypatch)
     answers(model, TEXTS[:1], max_new_tokens=4)
-    assert seen == [length, 1, 1, 1]
-    seen.clear()
+    assert [tokens for _, tokens in shapes] == [length, 1, 1, 1]
+    shapes.clear()
 
     def last_position(
         tensor, hook
@@ -116,7 +114,7 @@ def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step() -> None:
 
     model.blocks[0].hook_resid_pre.add_hook(last_position)
     found = answers(model, TEXTS[:1], max_new_tokens=4)
-    assert seen == [length, length + 1, length + 2, length + 3]
+    assert [tokens for _, tokens in shapes] == [length, length + 1, length + 2, length + 3]
     assert is_greedy(model, TEXTS[0], found[0])
 
 
@@ -131,12 +129,6 @@ def test_answers_end_at_their_own_stop_and_keep_all_that_was_written(embedded) -
     (short,) = answers(embedded, [prompt], max_new_tokens=3)
     assert (short.ids, short.ended) == (whole.ids[:3], "length")
     assert whole.ids[-1] == embedded.tokenizer.eos_token_id
-
-
-def test_a_prompt_without_room_in_the_context_is_refused() -> None:
-    words = r"prompt of 8 tokens and max_new_tokens=250 do not fit the model's context of 256"
-    with pytest.raises(InputError, match=words):
-        answers(tiny_model("gemma"), ["1111111"], max_new_tokens=250)
 
 
 def test_the_answers_of_one_batch_are_told_as_they_end() -> None:

@@ -104,9 +104,6 @@ def made(right: Sequence[bool], kind: str = "answered") -> pd.DataFrame:
 
 
 def test_an_interval_needs_prompts_that_were_drawn() -> None:
-    (row,) = summarise(made([True, False, True]), random=True).to_dict("records")
-    assert (row["asked"], row["right"], row["accuracy"]) == (3, 2, 2 / 3)
-    assert (row["wilson_low"], row["wilson_high"]) == wilson(2, 3)
     (row,) = summarise(made([True]), random=False).to_dict("records")
     assert math.isnan(row["wilson_low"])
 

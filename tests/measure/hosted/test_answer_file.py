@@ -41,9 +41,6 @@ def read(tmp_path: Path, questions: list[Question], *rows: dict[str, Any]) -> Ho
     return read_answers(write(tmp_path / "answers.jsonl", *rows), questions)
 
 
-# --- ids
-
-
 # --- the table
 
 

@@ -8,6 +8,7 @@ import math
 
 import pandas as pd
 import pytest
+from hypothesis import example
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def test_what_random_weights_show_as_well_is_not_decided(
     hidden=st.booleans(),
     untrained=st.floats(0, 1),
 )
+@example(prompts=[(False, True)], finding="as the length alone", hidden=True, untrained=0.0)
 def test_no_verdict_contradicts_its_own_probe(
     prompts: list[tuple[bool, bool]], finding: str, hidden: bool, untrained: float
 ) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.passes.last_tokens import own_rows
-from ostools.measure.probes.scores import BETWEEN, BEYOND, TESTS, captured, splits
+from ostools.measure.probes.scores import captured
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
@@ -138,18 +137,3 @@ def test_a_line_that_counts_come_before_is_not_begun_right_after_the_prompt() ->
     model = tiny_model("gemma", context=1024, fresh=True)
     with pytest.raises(InputError, match=r"partition.* asks for counts before the answer line"):
         ost.probe(model, "count-ones", lengths=range(1, 9), mitigation="partition")
-
-
-def test_between_is_never_the_shortest_or_the_longest_length_and_beyond_is_above_all_trained() -> (
-    None
-):
-    lengths, seeds = (part.ravel() for part in np.meshgrid([2, 4, 6, 8, 10], range(6)))
-    found = splits(lengths, seeds, True)
-    assert {split.test for split in found} == set(TESTS)
-    for split in found:
-        held_out, trained = lengths[split.held_out], lengths[split.train]
-        assert not set(seeds[split.held_out]) & set(seeds[split.train])
-        if split.test == BETWEEN:
-            assert not set(held_out) & {2, 10, *trained}
-        if split.test == BEYOND:
-            assert min(held_out) > max(trained)

@@ -59,7 +59,8 @@ def test_a_verdict_needs_more_than_half_of_the_lengths(
     found = verdict_of(wrong, hidden)
     assert (found.verdict, found.told_apart, found.hidden) == (verdict, apart, among)
     assert bool(found.reason) == (verdict == UNTOLD)
-    assert found.sentence.endswith(".")
+    where = f"the pair is told apart at {apart}"
+    assert found.sentence == "No answer is wrong." or where in found.sentence
 
 
 def test_a_probe_that_reads_hidden_pairs_leaves_it_open_and_changes_no_other_verdict() -> None:
@@ -79,18 +80,6 @@ def test_lengths_without_a_distance_or_an_answer_do_not_count() -> None:
         InputError, match="expected lengths with answers and with a distance, found none"
     ):
         explain_errors({1: 0, 3: 1}, {1: 0}, {1: True, 2: True})
-
-
-def test_the_sentences() -> None:
-    assert verdict_of("....xxxx", "........").sentence == (
-        "The answers are wrong where the last token still tells n from n + 1: of 4 lengths with a wrong answer the pair is "
-        "told apart at 4."
-    )
-    assert verdict_of("x", "h").sentence == (
-        "Whether wrong answers come from hidden pairs cannot be told: errors fall on both kinds of pairs, or on few "
-        "lengths (of 1 lengths with a wrong answer the pair is told apart at 0)."
-    )
-    assert verdict_of("..", "..").sentence == "No answer is wrong."
 
 
 def test_answers_and_pairs_are_joined_by_length(embedded) -> None:

@@ -149,6 +149,7 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
         for quantity, dtype in (("collapse_distance", "float64"), ("sensitivity", None)):
             found = rows(result, name, quantity, dtype)
             assert set(found["status"]) == {"refused"}, (name, quantity)
+            assert found["value"].isna().all()
             assert set(found["reason"]) == {
                 f"{label(InSixteenBits())} changes nothing in {dtype or 'float32'}"
             }
@@ -180,6 +181,10 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
         ),
         ({"measures": ["answer"]}, "measures: expected .*, found 'answer': did you mean 'answers'"),
         ({"measures": []}, "measures: expected at least one, found none"),
+        (
+            {"task": "count-ones:mode=cot-zero-shot", "measures": ["log_probability"]},
+            "count-ones is answered after words, .* measure answers",
+        ),
     ],
 )
 def test_refusals_come_before_any_measurement(
