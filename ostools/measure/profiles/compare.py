@@ -122,6 +122,12 @@ def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
                 f"{', '.join(sorted(set(profile['linearisation'])))}: "
                 f"measure it with sensitivity(..., linearisations=[{needed!r}])"
             )
+        group, partner = (table.sort_values("position") for table in (group, partner))
+        if group["position"].tolist() != partner["position"].tolist():
+            raise InputError(
+                f"compare: expected each token once in the profile and in variant {variant!r}, "
+                "found others: compare the whole results"
+            )
         rows.append(
             _summarise(str(variant), group, partner, variant_named(str(variant)).scaled, rounding)
         )

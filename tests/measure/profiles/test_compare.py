@@ -84,6 +84,17 @@ def test_an_estimate_decides_what_its_interval_decides(bound: float, verdict: bo
     assert (exact["method"], bool(exact["holds"])) == ("exact", bound >= 1)
 
 
+def test_tokens_are_compared_by_their_places_whatever_the_order_of_rows() -> None:
+    measured, paths = profile(), path([400.0, 10.0, 200.0, 8000.0])
+    upside_down = Sensitivity(measured.frame.iloc[::-1], measured.provenance)
+    pd.testing.assert_frame_equal(
+        ost.compare(upside_down, paths).summary, ost.compare(measured, paths).summary
+    )
+    some = Sensitivity(measured.frame.iloc[1:], measured.provenance)
+    with pytest.raises(ost.InputError, match="each token once in the profile and in variant"):
+        ost.compare(some, paths)
+
+
 def test_another_linearisation_than_the_bounds_is_refused() -> None:
     with pytest.raises(
         ost.InputError,
