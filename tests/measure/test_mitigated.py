@@ -25,7 +25,7 @@ from ostools.mitigations import (
 )
 from ostools.mitigations.passes import AttentionTemperature
 from ostools.models import Prompt, encode
-from ostools.results import Result
+from ostools.results import Result, frame_of
 from ostools.tasks import AppendixTask
 from ostools.tasks.questions import question
 from tests.checkpoints import CHAT_TEMPLATE, tiny_model
@@ -200,7 +200,7 @@ def test_scores_of_a_question_are_those_of_the_question_posed_under_the_mitigati
     model = model_of()
     posed = render_prompt(model, AppendixTask("copy-last"), 4)
     found = ost.measure.head_scores(model, posed, mitigation=SlidingWindow(9))
-    assert found.frame["last_to_carriers"].notna().all()
+    assert frame_of(found)["last_to_carriers"].notna().all()
     with SlidingWindow(9).hooks(model):
         require_equal(found, ost.measure.head_scores(model, posed))
     hinted = render_prompt(model, AppendixTask("copy-last"), 4, mitigation=Hint())

@@ -22,7 +22,7 @@ from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.mitigations import Mitigation
 from ostools.models.tokenizer_calls import token_text
 from ostools.results import frame_of
-from ostools.tasks import AppendixTask, questions, task
+from ostools.tasks import AppendixTask, PairsOfIds, questions, task
 from tests.checkpoints import tiny_model
 from tests.measure.answers.test_probability import joining_tokenizer
 from tests.models.chat.templates import TEMPLATES, with_template
@@ -343,3 +343,23 @@ def test_a_model_that_thinks_first_has_no_line_to_begin() -> None:
     ):
         read_at(model, asked)
     assert read_at(model, asked, "prompt-end").ids == tuple(asked.prompt.ids.tolist())
+
+
+def test_the_plain_prompts_end_gives_the_numbers_of_its_ids(model: TransformerBridge) -> None:
+    """To the bit: what was stored before positions had names is still explained."""
+    ids = {n: ost.encode(model, COUNT.prompt(n)).ids.tolist() for n in (2, 3, 5, 6)}
+    pairs = PairsOfIds({n: (ids[n], ids[n + 1]) for n in (2, 5)})
+    lengths: dict[str, Any] = {"lengths": [2, 5], "dtypes": ["float32", "bfloat16"]}
+    found = ost.collapse(model, COUNT, position="prompt-end", chat=False, **lengths)
+    columns = [
+        "length",
+        "dtype",
+        "site",
+        "per",
+        "norm",
+        "mean",
+        "pair_noise",
+        "float64_distance",
+        "next_token",
+    ]
+    assert found.frame[columns].equals(ost.collapse(model, pairs, **lengths).frame[columns])

@@ -1,4 +1,4 @@
-"""The total variation of B.3's proof: Hugging Face's own attention, Pinsker, and the proof's
+"""The total variation of B.3's proof: Hugging Face's own attention, closed forms, Pinsker, and the proof's
 inequality.
 """
 
@@ -19,6 +19,7 @@ from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.variation import AttentionVariation, attention_variation
 from ostools.models import encode
+from ostools.tasks import RepeatTask
 from ostools.theory.distances import proof_variation
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.measure.collapse.test_collapse import select
@@ -151,3 +152,22 @@ def test_the_pure_function_on_any_two_rows(values: np.ndarray, own: float, seed:
     delta, weight, kl = found
     assert delta + weight == pytest.approx(float((rows[0] - rows[1]).abs().sum()), abs=1e-12)
     assert delta + weight <= math.sqrt(2 * kl) + 1e-9
+
+
+def without_positions() -> Any:
+    model: Any = tiny_model("gpt2", seed=1, fresh=True)
+    with torch.no_grad():
+        model.original_model.transformer.wpe.weight.zero_()
+    return model
+
+
+def test_without_positions_copies_and_nothing_else_have_a_closed_form() -> None:
+    """Every token is the same at every layer: alpha = 1/n against 1/(n+1), so delta = own =
+    1/(n+1), KL = log((n+1)/n).
+    """
+    found = attention_variation(
+        without_positions(), RepeatTask("ones", "1", "1"), lengths=range(1, 20)
+    ).frame
+    n = found["tokens"].to_numpy(dtype=float)
+    expected = [1 / (n + 1), 1 / (n + 1), 2 / (n + 1), np.log1p(1 / n)]
+    np.testing.assert_allclose(found[["delta", "own", "total", "kl"]].T, expected, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""Collapse of all tokens: exact on constructed patterns, and against a plain loop on
+"""Collapse of all tokens: exact on constructed states and patterns, and against a plain loop on
 transformers.
 """
 
@@ -137,3 +137,18 @@ def test_a_context_whose_states_depend_on_what_follows_is_refused() -> None:
             model, Prompt.from_ids(model, list(range(10, 18))), contexts=[8]
         ).frame
     )
+
+
+def test_equal_tokens_without_positions_stay_equal_in_every_layer() -> None:
+    """One token repeated, and rotations that turn no value: every layer's states are the same,
+    whatever the weights.
+    """
+    model = tiny_model("llama", seed=2, dtype=torch.float64, **TINY)
+    frame: Any = ost.token_homogenization(
+        model, Prompt.from_ids(model, [50] * 9), contexts=[3, 9]
+    ).frame
+    embedded = frame[frame["layer"] == 0]
+    assert (embedded["entropy"] == 0).all()
+    assert (embedded["effective_rank"] == 1).all()
+    assert frame["entropy"].to_numpy() == pytest.approx(0, abs=1e-12)
+    assert frame["rest_mean_cosine"].to_numpy() == pytest.approx(1, abs=1e-12)

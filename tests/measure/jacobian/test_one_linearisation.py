@@ -118,6 +118,10 @@ def test_norms_of_jacobians_are_singular_values() -> None:
 PULL = Linearised.pull
 
 
+def five_percent_too_much(model: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Linearised, "pull", lambda self, x, *rest: 1.05 * PULL(self, x))
+
+
 def no_gradient(point: str) -> Callable[[TransformerBridge, pytest.MonkeyPatch], None]:
     """Values as they are, whose gradient is cut off: what a part of a model that detaches its input
     does.
@@ -165,6 +169,7 @@ def held_too_much(**parts: bool) -> Callable[[TransformerBridge, pytest.MonkeyPa
 
 
 WRONG: dict[str, Callable[[TransformerBridge, pytest.MonkeyPatch], None]] = {
+    "five percent too much": five_percent_too_much,
     "a backward formula that is off": wrong_backward,
     "norm scales held": held_too_much(attention=False, norms=True),
     "patterns held": held_too_much(attention=True, norms=False),
@@ -174,14 +179,26 @@ WRONG: dict[str, Callable[[TransformerBridge, pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("dtype", quick([torch.float32, torch.float64], torch.float64))
-@pytest.mark.parametrize("plant", WRONG)
+@pytest.mark.parametrize(
+    ("plant", "layers", "method"),
+    [
+        *(
+            ("five percent too much", layers, method)
+            for layers in ([0], [1, 2])
+            for method in ("exact", "sketch")
+        ),
+        *((name, [0], "exact") for name in list(WRONG)[1:]),
+    ],
+)
 def test_a_wrong_derivative_is_refused(
-    plant: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    plant: str, layers: list[int], method: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model("gemma", seed=3, scale=1.5, dtype=dtype, fresh=True)
     WRONG[plant](model, monkeypatch)
     with pytest.raises(ost.InputError, match="the full Jacobian failed its check"):
-        ost.sensitivity(model, prompt_of(model), linearisations=["full"], method="exact")
+        ost.sensitivity(
+            model, prompt_of(model), linearisations=["full"], layers=layers, method=method
+        )
 
 
 @pytest.mark.parametrize("dtype", quick([torch.float32, torch.float64], torch.float32))

@@ -1,5 +1,5 @@
 """Activation patching: exact on a model that copies, equal to the other run where everything is
-patched, and against TransformerLens' own patching."""
+patched, and against a plain loop on transformers and TransformerLens' own patching."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ostools.measure.patching import patching as patching_module
 from ostools.measure.patching import runs
 from ostools.measure.patching.runs import SITES, PromptRun
 from ostools.models import Prompt
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 
 CLEAN, CORRUPT = [2, 40, 50, 60, 61, 70], [2, 40, 51, 60, 61, 70]
@@ -294,3 +294,27 @@ def test_a_gap_up_to_64_roundings_of_the_greatest_logit_is_none() -> None:
     patching_module._require_apart(clean, far, ["a"], torch.float32)
     with pytest.raises(InputError, match="within rounding: of no gap there is no share"):
         patching_module._require_apart(clean, near, ["a"], torch.float32)
+
+
+def test_residual_patches_are_those_of_a_loop_on_transformers_own_model() -> None:
+    plain: Any = make_model("gemma3")
+    ids = {"clean": torch.tensor([CLEAN]), "corrupt": torch.tensor([CORRUPT])}
+    with torch.no_grad():
+        streams = {run: plain(ids[run], output_hidden_states=True).hidden_states for run in ids}
+    frame = patched(tiny_model("gemma3"), layers=[0, 1], positions=[DIFFERS, N - 1])
+    runs_by_direction = {"denoising": ("corrupt", "clean"), "noising": ("clean", "corrupt")}
+    for row in frame.query("quantity == 'logit_difference'").itertuples():
+        run, other_run = runs_by_direction[row.direction]
+        stream = streams[run][row.layer].clone()
+        stream[:, row.position] = streams[other_run][row.layer][:, row.position]
+
+        def put(module: Any, args: Any, stream: Tensor = stream) -> Any:
+            return (stream, *args[1:])
+
+        handle = plain.model.layers[row.layer].register_forward_pre_hook(put)
+        with torch.no_grad():
+            logits = plain(ids[run]).logits[0, -1]
+        handle.remove()
+        assert row.patched == pytest.approx(float(logits[7] - logits[9]), abs=1e-5)
+    assert frame["direction"].nunique() == 2
+    assert (frame["effect"].abs() > 1e-4).any()
