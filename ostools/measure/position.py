@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ostools.ground import InputError, Position, TransformerBridge
+from ostools.ground import InputError, Position, TransformerBridge, checked_name
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position
 from ostools.models import Prompt
@@ -126,6 +126,7 @@ def read_at(
     tokenizer cuts the line before the right answer otherwise than before others; at "last-item"
     where the sequence was rewritten, or ends inside a token.
     """
+    checked_name("position", position, POSITIONS)
     ids = tuple(task_prompt.prompt.ids.tolist())
     if position == LAST_ITEM:
         return ReadPrompt(task_prompt, position, ids[: last_item_position(model, task_prompt) + 1])

@@ -69,14 +69,14 @@ class Task(AnyTask):
         form; with answers that differ, where it has such.
         """
         task: Any = self
-        return replace(task, corrupt=False) if hasattr(self, "corrupt") else self
+        return replace(task, corrupt=False) if _has_corrupt_form(self) else self
 
     def corrupted(self) -> Task:
         """Return the task of the corrupt run of activation patching (`ost.patch`), with the other
         value of the field `corrupt`: its prompt at a length and seed differs from this one's in
         what decides the answer, and in nothing else. Raises `InputError` for a task that has no
         such field."""
-        if not hasattr(self, "corrupt"):
+        if not _has_corrupt_form(self):
             raise InputError(f"{self.name} has no corrupt form: give the corrupt prompt itself")
         task: Any = self
         return replace(task, corrupt=not task.corrupt)
@@ -141,3 +141,8 @@ def seeds_of(task: AnyTask, seeds: object) -> list[int]:
             f"{task.name} draws nothing at random, found seeds {seed_list}: leave them out"
         )
     return seed_list
+
+
+def _has_corrupt_form(task: Task) -> bool:
+    """Whether the task is a dataclass with the field `corrupt`."""
+    return "corrupt" in getattr(task, "__dataclass_fields__", {})

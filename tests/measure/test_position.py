@@ -16,6 +16,7 @@ from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
+from ostools.measure.collapse.prompt_sets import as_pairs
 from ostools.measure.collapse.result import next_tokens
 from ostools.measure.position import POSITIONS, Position, read_at
 from ostools.measure.task_prompt import item_positions, render_prompt
@@ -363,3 +364,12 @@ def test_the_plain_prompts_end_gives_the_numbers_of_its_ids(model: TransformerBr
         "next_token",
     ]
     assert found.frame[columns].equals(ost.collapse(model, pairs, **lengths).frame[columns])
+
+
+def test_no_position_is_read_under_another_name(model: TransformerBridge) -> None:
+    posed = render_prompt(model, COUNT, 3)
+    with pytest.raises(ost.InputError, match="unknown position 'anser': did you mean 'answer'"):
+        read_at(model, posed, cast(Any, "anser"))
+    pairs = as_pairs(model, COUNT, None, "answer", {})
+    with pytest.raises(ost.InputError, match="bos: .* is rendered already"):
+        ost.collapse(model, cast(Any, pairs), lengths=[2], bos=False)

@@ -293,8 +293,8 @@ def _words(result: Evaluation) -> list[str]:
     return [
         title_of(provenance.model),
         str(provenance.model.get("dtype")),
-        "no mitigation" if row["mitigation"] == NONE else row["mitigation"],
-        row["elicitation"],
+        "no mitigation" if row["mitigation"] == NONE else str(row["mitigation"]),
+        str(row["elicitation"]),
         f"mode {row['mode']}",
         f"temperature {provenance.parameters.get('temperature', 0):g}",
     ]

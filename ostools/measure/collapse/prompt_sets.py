@@ -221,6 +221,11 @@ def as_pairs(
         task = tasks.pairs_or_task(task)
     if isinstance(task, Task):
         return RenderedPairs(model, task, mitigation, position or ANSWER, encoding)
+    if isinstance(task, RenderedPairs) and encoding:
+        raise InputError(
+            f"{', '.join(encoding)}: {task.name} is rendered already, with options of its own: "
+            "leave it out"
+        )
     require_prompt_end(position, f"{task.name}, whose end is compared")
     if encoding.get("chat"):
         raise InputError(
