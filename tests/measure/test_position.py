@@ -366,10 +366,7 @@ def test_the_plain_prompts_end_gives_the_numbers_of_its_ids(model: TransformerBr
     assert found.frame[columns].equals(ost.collapse(model, pairs, **lengths).frame[columns])
 
 
-def test_no_position_is_read_under_another_name(model: TransformerBridge) -> None:
-    posed = render_prompt(model, COUNT, 3)
-    with pytest.raises(ost.InputError, match="unknown position 'anser': did you mean 'answer'"):
-        read_at(model, posed, cast(Any, "anser"))
-    pairs = as_pairs(model, COUNT, None, "answer", {})
-    with pytest.raises(ost.InputError, match="bos: .* is rendered already"):
-        ost.collapse(model, cast(Any, pairs), lengths=[2], bos=False)
+def test_pairs_that_are_rendered_take_no_options() -> None:
+    pairs = as_pairs(tiny_model("gemma"), COUNT, None, "answer", {})
+    with pytest.raises(ost.InputError, match=r"bos: .* is rendered already"):
+        ost.collapse(tiny_model("gemma"), cast(Any, pairs), lengths=[2], bos=False)
