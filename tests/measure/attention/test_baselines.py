@@ -59,7 +59,7 @@ def loops(family: Any) -> dict[str, Tensor]:
             parts[query] += stream[query]
             z = parts.sum(0)
             closer = [max(0.0, float(z.abs().sum() - (z - part).abs().sum())) for part in parts]
-            edges[query] = torch.tensor(closer) / sum(closer)
+            edges[query] = torch.tensor(closer, dtype=torch.float64) / sum(closer)
         mean = mean + pattern[:, -1].mean(0) / len(oracle.blocks)
         weighted = weighted + (pattern[:, -1] * (moved / scale[-1]).norm(dim=-1)).sum(0)
         rollout, alti = (pattern.mean(0) + itself) / 2 @ rollout, edges @ alti
