@@ -29,7 +29,9 @@ class InsufficientMemoryError(InputError):
 
 
 def in_words(error: BaseException) -> str:
-    """An error of whatever kind, with its type, on one line."""
+    """An error of whatever kind on one line, with its type; the disk's in its own words."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}"
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -182,8 +182,12 @@ def checkpoint_hash(source: Checkpoint) -> str:
 _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
+_NUMBERS = 2
+"""Raised by each change after which the same cell has other numbers, within one version."""
+
+
 @cache
 def code_version() -> str:
     """The hash of the versions of this package, of what it computes with, and of Python."""
     versions = {name: version(name) for name in _VERSIONS}
-    return digest({**versions, "python": platform.python_version()})
+    return digest({"numbers": _NUMBERS, **versions, "python": platform.python_version()})

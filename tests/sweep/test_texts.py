@@ -148,7 +148,7 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"texts": "none.txt"}, ": FileNotFoundError"),
+        ({"texts": "none.txt"}, ": No such file"),
         ({"texts": [3]}, "expected texts, found 3 at 0"),
         ({"texts": [{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]}, "found '1' twice"),
         ({"measurements": "evaluate"}, "texts: expected another measurement, found evaluate"),

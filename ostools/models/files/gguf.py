@@ -287,14 +287,15 @@ def _of_factors(
     makes the same numbers.
     """
     scaling = {"rope_type": "llama3", "factor": float(factors.max()), **_LLAMA_3}
-    config = LlamaConfig(
-        head_dim=head,
-        hidden_size=head,
-        num_attention_heads=1,
-        rope_parameters={**parameters, **scaling},
-    )
-    scaled = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0]
-    plain = 1.0 / parameters["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
+    with refusal("a rotation that a model of type llama can have", "; convert the checkpoint anew"):
+        config = LlamaConfig(
+            head_dim=head,
+            hidden_size=head,
+            num_attention_heads=1,
+            rope_parameters={**parameters, **scaling},
+        )
+        scaled = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0]
+        plain = 1.0 / parameters["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
     is_known = parameters["rope_type"] == "default" and factors.shape == plain.shape
     is_known = is_known and torch.allclose(plain / factors, scaled, rtol=1e-5, atol=0)
     require(is_known, _ROPE_FACTORS, factors.tolist())

@@ -47,7 +47,7 @@ def default_torch_state() -> Iterator[None]:
         yield
 
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # the garbage collector may end a block while another begins
 _OPEN: list[ExitStack] = []
 """What undoes the changes that each open block made to settings that all threads share: the first
 block changes them, and whichever is the last to end puts them back.
@@ -56,18 +56,19 @@ block changes them, and whichever is the last to end puts them back.
 
 @contextmanager
 def _process_at_defaults() -> Iterator[None]:
-    with _LOCK:
-        _OPEN.append(ExitStack() if _OPEN else _set_defaults())
     try:
+        with _LOCK:
+            _OPEN.append(ExitStack())
+            if len(_OPEN) == 1:
+                _set_defaults(_OPEN[0])
         yield
     finally:
         with _LOCK:
             _OPEN.pop().close()
 
 
-def _set_defaults() -> ExitStack:
-    """Set torch's defaults; what puts the settings of before back."""
-    undo = ExitStack()
+def _set_defaults(undo: ExitStack) -> None:
+    """Set torch's defaults; `undo` puts the settings of before back."""
     undo.callback(torch.set_default_dtype, torch.get_default_dtype())
     torch.set_default_dtype(torch.float32)
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -79,7 +80,6 @@ def _set_defaults() -> ExitStack:
     for name, default in _REDUCED.items():
         undo.callback(setattr, matmul, name, getattr(matmul, name))
         setattr(matmul, name, default)
-    return undo
 
 
 def _own_precision(place: Any) -> str:
