@@ -212,7 +212,10 @@ def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator
         if mitigation is not None:
             stack.enter_context(mitigation.hooks(model))
         if verifies:
-            reduce = {"scores": lambda it, layer: scores.update({layer: it}), "pattern": verify}
+            reduce = {
+                "scores": lambda tensor, layer: scores.update({layer: tensor}),
+                "pattern": verify,
+            }
             stack.enter_context(hooks.capture(model, "pattern", "scores", reduce=reduce))
         yield
     if verifies and not verified:

@@ -31,7 +31,7 @@ class InsufficientMemoryError(InputError):
 def in_words(error: BaseException) -> str:
     """An error of whatever kind on one line, with its type; the disk's in its own words."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}"
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -1,4 +1,4 @@
-"""Numbers in words."""
+"""Numbers in words, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as some
 
+from ostools.ground.errors import in_words
 from ostools.ground.words import factor, number, runs
 
 
@@ -33,3 +34,10 @@ def test_numbers_are_written_short() -> None:
     assert [number(value) for value in (math.nan, math.inf)] == ["unknown", "infinite"]
     powers = {0.30103: "2", 6.13: "10^6.1", -0.5: "0.316", math.inf: "infinitely many"}
     assert {log10: factor(log10) for log10 in powers} == powers
+
+
+def test_an_error_of_the_disk_names_its_file_where_it_has_one() -> None:
+    assert in_words(OSError(28, "No space left on device")) == "No space left on device"
+    missing = FileNotFoundError(2, "No such file or directory", "sweep.yaml")
+    assert in_words(missing) == "No such file or directory: sweep.yaml"
+    assert in_words(OSError("not a file")) == "OSError: not a file"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
-
-_ADD: Any = vars(torch)["_foreach_add_"]
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 import torch
 import transformers
-from transformer_lens.model_bridge import TransformerBridge
 from transformers.initialization import no_init_weights
 from transformers.models.mixtral import modeling_mixtral
 
@@ -30,12 +29,6 @@ IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 every_family = pytest.mark.parametrize(
     "family", quick([*TEXT_FAMILIES, *OTHERS], "gemma3", "gpt2", "mixtral")
 )
-
-
-def first_stream(model: TransformerBridge) -> torch.Tensor:
-    with hooks.capture(model, "embedding") as record:
-        model(torch.tensor([IDS]))
-    return record["embedding"]
 
 
 @every_family

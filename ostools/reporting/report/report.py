@@ -122,8 +122,9 @@ def measure(
 ) -> Measurements:
     """Results of the sections; None: of all but what takes long at this size (`only_by_name`)."""
     ids, shape = tuple(prompt.ids.tolist()), Shape.of(model)
-    # One pass holds all lengths of ones: but in a quick report they go on past the sliding window.
-    windows = [it for it in own_windows(model).values() if it <= LONGEST_WINDOW and not quick]
+    # One pass holds all lengths of ones. They go on past the sliding window, save in a quick report.
+    sliding = () if quick else own_windows(model).values()
+    windows = [window for window in sliding if window <= LONGEST_WINDOW]
     of_ones = sorted({*lengths, *range(32, max(windows, default=0) + 32, 32)})
     plan = _plan(shape, len(ids), lengths, sections, quick, next(model.parameters()).dtype)
     plan = replace(plan, of_ones=tuple(of_ones))
