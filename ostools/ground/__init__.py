@@ -39,7 +39,7 @@ from ostools.ground.lens import (
     TransformerBridge,
     original_model,
 )
-from ostools.ground.names import Position, checked_list, checked_name, distinct
+from ostools.ground.names import Position, checked_name, distinct
 from ostools.ground.progress import Progress, part_of, tell, with_progress
 
 __all__ = [
@@ -60,7 +60,6 @@ __all__ = [
     "TransformerBridge",
     "checked_arguments",
     "checked_lengths",
-    "checked_list",
     "checked_name",
     "checked_seeds",
     "distinct",

@@ -19,12 +19,12 @@ from ostools import mitigations as m
 from ostools import tasks
 from ostools.ground import (
     Count,
+    InputError,
     Lengths,
     Position,
     Progress,
     TransformerBridge,
     checked_lengths,
-    checked_list,
     distinct,
     with_progress,
 )
@@ -147,8 +147,9 @@ def study(
     answer, and a layer that is not there.
     """
     names = [mitigations] if isinstance(mitigations, str | Mitigation) else mitigations
-    names = checked_list("mitigations", names, "['separator:every=3']")
     mitigation_by_name = {m.label(value): value for value in map(m.mitigation, names)}
+    if not mitigation_by_name:
+        raise InputError("mitigations: expected at least one, found none; for example ['hint']")
     form, length_list = tasks.task(task), checked_lengths(lengths)
     measure_names = judging.ABOUT if measures is None else tuple(distinct("measures", measures))
     verdict_level = judging.corrected(level, len(mitigation_by_name) * len(measure_names))
