@@ -19,7 +19,6 @@ from ostools import mitigations as m
 from ostools import tasks
 from ostools.ground import (
     Count,
-    InputError,
     Lengths,
     Position,
     Progress,
@@ -148,11 +147,10 @@ def study(
     """
     names = [mitigations] if isinstance(mitigations, str | Mitigation) else mitigations
     mitigation_by_name = {m.label(value): value for value in map(m.mitigation, names)}
-    if not mitigation_by_name:
-        raise InputError("mitigations: expected at least one, found none; for example ['hint']")
+    count = len(distinct("mitigations", mitigation_by_name))
     form, length_list = tasks.task(task), checked_lengths(lengths)
     measure_names = judging.ABOUT if measures is None else tuple(distinct("measures", measures))
-    verdict_level = judging.corrected(level, len(mitigation_by_name) * len(measure_names))
+    verdict_level = judging.corrected(level, count * len(measure_names))
     is_close, trained = "sensitivity" in measure_names, metadata_of(model).trained_lengths
     chat = encoding.get("chat")
     arm_of = partial(
