@@ -15,7 +15,7 @@ import click
 
 from ostools.cli.commands import COMMANDS, VERBS, Command, declared
 from ostools.cli.terminal import on_one_line
-from ostools.ground.errors import in_words, unknown_name
+from ostools.ground import in_words, unknown_name
 
 # What shells give a program that Ctrl-C ended.
 _INTERRUPTED = 130

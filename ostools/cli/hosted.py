@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.terminal import GLOBALS
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation

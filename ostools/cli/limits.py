@@ -11,8 +11,7 @@ import torch
 from ostools.cli import terminal
 from ostools.cli.commands import Command, Value
 from ostools.cli.terminal import GLOBALS
-from ostools.ground import InsufficientMemoryError
-from ostools.ground.arguments import full_signature
+from ostools.ground import InsufficientMemoryError, full_signature
 from ostools.ground.memory import available_memory
 from ostools.measure.measurement import refuse_arguments
 from ostools.measure.memory import bytes_of

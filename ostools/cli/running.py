@@ -19,7 +19,7 @@ from ostools.ground.memory import collector_at_rest
 
 if TYPE_CHECKING:
     from ostools.cli.limits import Memory
-    from ostools.ground.lens import TransformerBridge
+    from ostools.ground import TransformerBridge
     from ostools.models import Prompt
     from ostools.results import Result
     from ostools.tasks.questions import Question

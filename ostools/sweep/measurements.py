@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 import ostools.measure  # noqa: F401 -- its measurements put themselves into RECORDS
-from ostools.ground import TransformerBridge
-from ostools.ground.arguments import full_hints
+from ostools.ground import TransformerBridge, full_hints
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
 

@@ -29,11 +29,11 @@ from ostools.ground import (
     InputError,
     checked_arguments,
     checked_name,
+    nearest,
     parse_lengths,
     refusal,
     short_repr,
 )
-from ostools.ground.errors import nearest
 from ostools.measure.mitigated_prompts import of_the_pass
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.measure.swept import Text

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ostools.ground.lens import TransformerBridge
-    from ostools.ground.progress import Progress
+    from ostools.ground import Progress, TransformerBridge
     from ostools.measure import Faithfulness, Profile, Sensitivity
     from ostools.measure.faithfulness.faithfulness import Way
     from ostools.mitigations import Mitigation

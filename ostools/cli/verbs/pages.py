@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ostools.cli import terminal
 from ostools.cli.running import at_work
 from ostools.cli.terminal import GLOBALS
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 
 if TYPE_CHECKING:
     from ostools.measure.unloaded import Unloaded

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, Progress, TransformerBridge, tell, with_progress
-from ostools.ground.errors import NonFiniteError
+from ostools.ground import (
+    InputError,
+    NonFiniteError,
+    Progress,
+    TransformerBridge,
+    tell,
+    with_progress,
+)
 from ostools.ground.memory import keep_freed_memory
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed

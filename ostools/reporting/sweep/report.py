@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ostools.ground import InputError
-from ostools.ground.words import runs
+from ostools.ground import InputError, runs
 from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.page.section import (
     Headline,
