@@ -18,8 +18,7 @@ import click
 from ostools.cli import terminal
 from ostools.cli.commands import Command, Value, read_arguments
 from ostools.cli.terminal import GLOBALS, set_globals
-from ostools.ground import InputError, Progress
-from ostools.ground.memory import collector_at_rest
+from ostools.ground import InputError, Progress, collector_at_rest
 
 if TYPE_CHECKING:
     from ostools.cli.limits import Memory

@@ -3,8 +3,8 @@ needed.
 
 `errors`: the one that a user can cause. `arguments`: those of a call, held against its annotations;
 lengths, seeds and counts, also as users write them. `names`: those of a list. `progress`: how a
-long run is told. `words`: how sentences write numbers. What these have is imported from here.
-`memory`: how much is free, and how much is computed at a time: less where it ran out.
+long run is told. `memory`: how much is free, and how much is computed at a time: less where it ran
+out. `words`: how sentences write numbers. Other rooms import from here.
 """
 
 from ostools.ground.arguments import (
@@ -41,6 +41,15 @@ from ostools.ground.lens import (
     PreTrainedTokenizerBase,
     TransformerBridge,
     original_model,
+)
+from ostools.ground.memory import (
+    available_memory,
+    chunk,
+    collector_at_rest,
+    in_smaller_chunks,
+    is_out_of_memory,
+    keep_freed_memory,
+    return_freed_memory,
 )
 from ostools.ground.names import (
     METHOD_KINDS,
@@ -85,6 +94,7 @@ __all__ = [
     "Progress",
     "Seed",
     "TransformerBridge",
+    "available_memory",
     "checked_arguments",
     "checked_lengths",
     "checked_list",
@@ -92,13 +102,18 @@ __all__ = [
     "checked_names",
     "checked_path",
     "checked_seeds",
+    "chunk",
+    "collector_at_rest",
     "distinct",
     "factor",
     "full_hints",
     "full_signature",
     "in_a_row",
+    "in_smaller_chunks",
     "in_words",
+    "is_out_of_memory",
     "is_whole",
+    "keep_freed_memory",
     "known_norm",
     "name_part",
     "nearest",
@@ -109,6 +124,7 @@ __all__ = [
     "part_of",
     "ratio",
     "refusal",
+    "return_freed_memory",
     "runs",
     "short_repr",
     "tell",

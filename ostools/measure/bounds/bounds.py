@@ -27,9 +27,9 @@ from ostools.ground import (
     Position,
     Progress,
     TransformerBridge,
+    available_memory,
     tell,
 )
-from ostools.ground.memory import available_memory
 from ostools.measure.bounds.variants import (
     LINEARISATION,
     NORM,

@@ -15,10 +15,10 @@ from ostools.ground import (
     NonFiniteError,
     Progress,
     TransformerBridge,
+    keep_freed_memory,
     tell,
     with_progress,
 )
-from ostools.ground.memory import keep_freed_memory
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.measure.collapse.distances import (

@@ -28,12 +28,12 @@ from ostools.ground import (
     InputError,
     Progress,
     TransformerBridge,
+    chunk,
     distinct,
     short_repr,
     tell,
     with_progress,
 )
-from ostools.ground.memory import chunk
 from ostools.hooks.sites import is_closed
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.attribution import Attribution
