@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.hooks.precision import SIXTEEN_BITS
 
 PART = 1 << 22

@@ -78,7 +78,9 @@ class Shape:
         d_model = int(config.hidden_size)
         n_heads = _first_setting(config, "num_attention_heads") or 1
         key_value_heads = _first_setting(config, "num_key_value_heads", "num_kv_heads")
-        has_one = getattr(config, "multi_query", False)
+        # Falcon's new architecture has groups, whatever its setting `multi_query` says.
+        has_groups = getattr(config, "new_decoder_architecture", False)
+        has_one = getattr(config, "multi_query", False) and not has_groups
         return cls(
             n_layers=int(config.num_hidden_layers),
             d_model=d_model,

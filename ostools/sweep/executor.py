@@ -37,16 +37,16 @@ from ostools.models.precision.scores import arithmetic_named
 from ostools.models.precision.torch_state import enough_threads
 from ostools.models.shape import resolve_device
 from ostools.sweep.cells import (
+    MEASUREMENTS,
     KeyedCell,
-    cells_of,
     checkpoint_hash,
     code_version,
     keyed,
+    measure,
     to_load,
 )
-from ostools.sweep.measurements import MEASUREMENTS, measure
 from ostools.sweep.store import Store, file_of
-from ostools.sweep.sweep_file import Sweep
+from ostools.sweep.sweep_file import Sweep, cells_of
 from ostools.tasks.repeats import RepeatedIds
 
 

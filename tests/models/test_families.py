@@ -163,6 +163,14 @@ def test_what_transformerlens_computes_otherwise_goes_by_the_generic_route(
         assert torch.equal(model(IDS), make_model(family, seed=1)(IDS, use_cache=False).logits)
 
 
+@pytest.mark.parametrize(("family", "heads"), [("falcon", 1), ("falcon-40b", 2)])
+def test_the_generic_route_counts_the_keys_that_heads_share(
+    family: str, heads: int, tmp_path
+) -> None:
+    model = load_model(write_checkpoint(tmp_path, family), device="cpu", route="generic")
+    assert (describe(model).n_key_value_heads, Shape.of(model).n_key_value_heads) == (heads, heads)
+
+
 @pytest.mark.parametrize(
     ("family", "settings"),
     [("phi3", {"partial_rotary_factor": 0.5}), ("mpt", {"n_heads": 3, "d_model": 24})],

@@ -18,8 +18,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.memory import is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
 from ostools.sweep import sweep_of
-from ostools.sweep.cells import cells_of
-from ostools.sweep.measurements import measure
+from ostools.sweep.cells import measure
+from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits

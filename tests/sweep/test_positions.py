@@ -11,9 +11,8 @@ import pytest
 import ostools as ost
 from ostools.measure.position import read_at
 from ostools.measure.task_prompt import render_prompt
-from ostools.sweep.cells import cells_of
-from ostools.sweep.measurements import measure
-from ostools.sweep.sweep_file import sweep_of
+from ostools.sweep.cells import measure
+from ostools.sweep.sweep_file import cells_of, sweep_of
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 

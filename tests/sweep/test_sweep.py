@@ -12,7 +12,8 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.mitigations import MitigationError
 from ostools.sweep import Sweep, read_sweep, sweep_of
-from ostools.sweep.cells import cells_of, keyed, to_load
+from ostools.sweep.cells import keyed, to_load
+from ostools.sweep.sweep_file import cells_of
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 

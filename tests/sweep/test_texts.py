@@ -14,8 +14,8 @@ from ostools.ground.errors import InputError
 from ostools.measure.swept import Text
 from ostools.mitigations import MitigationError
 from ostools.sweep import over_texts, results, run, sweep_of
-from ostools.sweep.cells import cells_of, keyed
-from ostools.sweep.sweep_file import read_texts
+from ostools.sweep.cells import keyed
+from ostools.sweep.sweep_file import cells_of, read_texts
 from ostools.theory.profiles import binned
 from tests.checkpoints import tiny_model
 

@@ -16,16 +16,21 @@ from pathlib import Path
 import torch
 
 from ostools import tasks
-from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths
-from ostools.ground.arguments import in_a_row
-from ostools.ground.names import checked_names
-from ostools.ground.progress import name_part
+from ostools.ground import (
+    InputError,
+    Progress,
+    TransformerBridge,
+    checked_lengths,
+    checked_names,
+    in_a_row,
+    name_part,
+)
 from ostools.measure import Unloaded, measurement
 from ostools.measure.prompts import as_prompt
 from ostools.mitigations.passes import own_windows
 from ostools.models import Prompt, context_length
+from ostools.models.describe import shared_models
 from ostools.models.shape import Shape
-from ostools.models.untrained import shared_untrained_models
 from ostools.reporting.page.page import loading, stored_at
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.extent import LONGEST_WINDOW, NOT_QUICK, extent_of
@@ -140,7 +145,7 @@ def measure(
     measured.reduced = plan.extent.words(quick)
     # What two sections share is measured once.
     run = Measuring(model, prompt, plan, measured, progress)
-    with shared_untrained_models():
+    with shared_models():
         for step in dict.fromkeys(SECTIONS[name].measure for name in plan.names):
             step(run)
     name_part("")

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.pooling import bins_of, max_pool
-from ostools.measure.attention.attention import SIDE, attention
+from ostools.measure.attention.attention import SIDE, attention, bins_of, max_pool
 from ostools.mitigations import SlidingWindow
 from ostools.models import encode
 from tests.checkpoints import tiny_model

@@ -19,8 +19,7 @@ from ostools.reporting.sweep.report import section_of
 from ostools.results import Provenance
 from ostools.sweep import run as run_sweep
 from ostools.sweep import sweep_of
-from ostools.sweep.cells import KeyedCell
-from ostools.sweep.measurements import MEASUREMENTS
+from ostools.sweep.cells import MEASUREMENTS, KeyedCell
 from ostools.sweep.reading import read
 from ostools.sweep.store import Store, file_of
 from tests.checkpoints import write_checkpoint
