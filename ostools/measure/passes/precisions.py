@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import TransformerBridge, checked_list, checked_name
+from ostools.ground import TransformerBridge, checked_name, distinct
 from ostools.hooks.rounding import FLOATS, FORMATS, Format, integer_scale
 from ostools.models.describe import made_once
 from ostools.models.precision.casting import holds, view_in, view_rounded
@@ -147,9 +147,4 @@ def checked_precisions(dtypes: str | Iterable[str]) -> list[Precision]:
     """The precisions of those names in order, each once; one that there is not, or none at all, is
     an `InputError`.
     """
-    names = (
-        [dtypes]
-        if isinstance(dtypes, str)
-        else checked_list("dtypes", dtypes, "('float32', 'bfloat16')")
-    )
-    return [*dict.fromkeys(map(Precision.of_name, names))]
+    return [Precision.of_name(name) for name in distinct("dtypes", dtypes)]
