@@ -18,8 +18,7 @@ from ostools.measure.position import require_question
 from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, layers_up_to
 from ostools.measure.task_prompt import require_seeds
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.precision.torch_state import default_torch_state
-from ostools.models.shape import enough_threads
+from ostools.models.precision.torch_state import default_torch_state, enough_threads
 
 if TYPE_CHECKING:
     from ostools.measure.swept import Swept

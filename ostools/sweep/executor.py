@@ -34,7 +34,8 @@ from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import arithmetic_named
-from ostools.models.shape import enough_threads, resolve_device
+from ostools.models.precision.torch_state import enough_threads
+from ostools.models.shape import resolve_device
 from ostools.sweep.cells import (
     MEASUREMENTS,
     KeyedCell,

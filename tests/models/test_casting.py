@@ -18,7 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.hooks.rounding import FLOATS, FORMATS
 from ostools.models import describe, lazy_cast, load_model, view_in
 from ostools.models.describe import named_weights
-from ostools.models.lazy_cast import LazyCast, stored_part
+from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
 from ostools.models.precision.casting import holds, view_rounded
 from tests.checkpoints import (
@@ -85,7 +85,7 @@ def test_a_view_has_no_weights_of_its_own(family: Family) -> None:
     stored = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     for name, weight in seen.named_parameters():
         assert isinstance(weight, LazyCast), name
-        assert stored_part(weight).untyped_storage().data_ptr() in stored, name
+        assert weight.stored.untyped_storage().data_ptr() in stored, name
     assert seen.tokenizer is model.tokenizer
     assert seen.cfg is not model.cfg
     logits = seen(IDS)
@@ -200,9 +200,7 @@ def test_tied_weights_stay_tied_and_views_views(format: Any) -> None:
     module: Any = gemma.original_model
     assert module.lm_head.weight is module.model.embed_tokens.weight
     attention = gpt2.blocks[0].attn
-    assert (
-        stored_part(attention.q.weight).data_ptr() == stored_part(attention.qkv.weight).data_ptr()
-    )
+    assert attention.q.weight.stored.data_ptr() == attention.qkv.weight.stored.data_ptr()
 
 
 def test_what_a_dtype_holds() -> None:
