@@ -213,6 +213,15 @@ def full_signature(function: Callable[..., object]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
+def defaults_of(function: Callable[..., object]) -> dict[str, object]:
+    """The default of every parameter of `full_signature` that has one."""
+    return {
+        name: parameter.default
+        for name, parameter in full_signature(function).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+
+
 def full_hints(
     function: Callable[..., object],
     names: dict[str, object] | None = None,
