@@ -101,7 +101,8 @@ def refuse_arguments(
     known. of_the_model: what is known of the model before it is loaded, such as `n_layers`, for the
     checks that ask for it.
     """
-    values = defaults_of(function) | {
+    values = defaults_of(function)
+    values |= {
         name: read_argument(function, name, arguments[name], InputError)
         for name in full_signature(function).parameters
         if name in arguments
