@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge, checked_list
+from ostools.ground import InputError, TransformerBridge
 from ostools.hooks import Edge, Head, Sublayer
 from ostools.measure.answers.probability import line_ends, line_log_probability
 from ostools.measure.passes.output import logit_ids
@@ -221,10 +221,12 @@ def checked_targets(what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target
     model does not have `hooks.gated` refuses.
     """
     (kind, fields), target_list = _KINDS[what], []
-    for values in checked_list("targets", targets, f"[{fields}]"):
+    for values in targets:
         if not isinstance(values, list | tuple) or len(values) != len(kind._fields):
             raise InputError(f"ablation of {what}: expected {fields}, found {values!r}")
         target_list.append(kind(*values))
+    if not target_list:
+        raise InputError(f"targets: expected at least one, found none; for example [{fields}]")
     return tuple(dict.fromkeys(target_list))
 
 

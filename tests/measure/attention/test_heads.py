@@ -59,7 +59,7 @@ def test_every_score_against_loops(family: Family) -> None:
 def test_refusals() -> None:
     model = tiny_model("gemma", **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    with pytest.raises(InputError, match="prompts: expected at least one"):
+    with pytest.raises(InputError, match="expected at least one prompt"):
         head_scores(model, [])
     with pytest.raises(InputError, match="at least two tokens"):
         head_scores(model, Prompt.from_ids(model, [40]))
