@@ -15,7 +15,6 @@ import pytest
 import ostools as ost
 from ostools import tasks
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
-from ostools.results import Provenance, frame_of
 from scripts.behaviour import cells, collapse, figure, page, states
 from scripts.behaviour import store as store_of_cells
 
@@ -58,7 +57,7 @@ def plant(
         }
         rows.append(dict.fromkeys(COLUMNS, pd.NA) | known)
     frame: Any = pd.DataFrame(rows)[list(COLUMNS)].astype(COLUMNS)
-    provenance = Provenance.without_model(measurement="evaluate", temperature=0.0)
+    provenance = ost.results.Provenance.without_model(measurement="evaluate", temperature=0.0)
     Evaluation(frame, provenance, summarise(frame, form.random)).save(store_of_cells.path_of(name))
 
 
@@ -191,12 +190,12 @@ def test_states_of_a_model_are_those_of_its_own_passes(
     cells.measure(model, store / "states", 75)
     rows: Any = collapse.stored("ones-states").set_index("length")
     assert sorted(rows.index) == sorted({*lengths, *exact, 12})
-    answered: Any = frame_of(store_of_cells.answers("ones")).set_index("length")
+    answered: Any = ost.results.frame_of(store_of_cells.answers("ones")).set_index("length")
     right = rows.loc[list(lengths), "right_bfloat16"].tolist()
     assert answered["correct"].tolist() == right == [True] * 6 + [False]
     assert rows.loc[list(lengths), "given_bfloat16"].all()
     for position in POSITIONS:
-        curve: Any = frame_of(
+        curve: Any = ost.results.frame_of(
             ost.collapse(model, cells.ONES, lengths=exact, dtypes=["bfloat16"], position=position)
         )
         following = curve.query("site == 'logits' and norm == 'l2'").set_index("length")[

@@ -15,8 +15,6 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.results import Result
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY
 from tests.sets import quick
@@ -39,7 +37,7 @@ def assert_same(loaded: Any, saved: Any) -> None:
         pd.testing.assert_frame_equal(loaded, saved, check_exact=True)
     elif isinstance(saved, torch.Tensor):
         assert torch.equal(loaded, saved)
-    elif isinstance(saved, Result):
+    elif isinstance(saved, ost.results.Result):
         assert loaded.provenance.as_dict() == saved.provenance.as_dict()
         for field in dataclasses.fields(saved):
             if field.name != "provenance":
@@ -78,7 +76,7 @@ def test_a_file_that_says_something_else_is_refused_in_one_line(
     path = EVERY["Comparison"]().save(tmp_path / "x.json")
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"result": document["result"] | change}))
-    with pytest.raises(InputError, match=r"^[^\n]*x\.json: (expected|unknown)[^\n]*$"):
+    with pytest.raises(ost.InputError, match=r"^[^\n]*x\.json: (expected|unknown)[^\n]*$"):
         ost.load_result(path)
 
 
@@ -87,7 +85,7 @@ def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> N
     (tmp_path / "bytes.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
     for name in ("html.json", "bytes.parquet", "other.parquet", "none.json", "x.csv", "."):
-        with pytest.raises(InputError, match=r"^[^\n]+$"):
+        with pytest.raises(ost.InputError, match=r"^[^\n]+$"):
             ost.load_result(tmp_path / name)
 
 
@@ -102,7 +100,7 @@ def test_16_bit_numbers_of_before_scores_were_float32_are_refused(
     provenance = dataclasses.replace(result.provenance, arithmetic=arithmetic)
     old = dataclasses.replace(result, provenance=provenance).save(tmp_path / "old.parquet")
     words = "found a result of an earlier ostools, which rounded"
-    refused = pytest.raises(InputError, match=words) if "bfloat16" in dtypes else nullcontext()
+    refused = pytest.raises(ost.InputError, match=words) if "bfloat16" in dtypes else nullcontext()
     with refused:
         ost.load_result(old)
 
@@ -114,9 +112,11 @@ def test_norms_of_another_position_and_bounds_of_every_one_are_refused() -> None
     norms, path_sums = ost.sensitivity(model, prompt), ost.bounds(model, prompt, variants="local")
     parameters = {**norms.provenance.parameters, "position": 1}
     provenance = dataclasses.replace(norms.provenance, parameters=parameters)
-    with pytest.raises(InputError, match="found the norms of another position's y, which an earl"):
+    with pytest.raises(
+        ost.InputError, match="found the norms of another position's y, which an earl"
+    ):
         dataclasses.replace(norms, provenance=provenance)
-    with pytest.raises(InputError, match="found those of every position, which an earlier"):
+    with pytest.raises(ost.InputError, match="found those of every position, which an earlier"):
         dataclasses.replace(
             path_sums, frame=path_sums.frame.assign(last=range(len(path_sums.frame)))
         )

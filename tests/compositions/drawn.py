@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.mitigations import MitigationError, SlidingWindow
 from tests.checkpoints import TEXT_FAMILIES, _fill, tiny_model
 from tests.families import OTHERS
 
@@ -33,7 +32,7 @@ LOOKED_FOR = settings(
 nothing.
 """
 
-REFUSALS = (InputError, hooks.HookError, MitigationError)
+REFUSALS = (ost.InputError, hooks.HookError, ost.mitigations.MitigationError)
 """How a composition may be refused; anything else that is raised is a fault."""
 
 FAMILIES = (*TEXT_FAMILIES, *OTHERS)
@@ -226,7 +225,7 @@ KINDS: dict[str, Callable[[TransformerBridge, Tensor, Change], AbstractContextMa
     "rounded-residual": lambda model, ids, c: hooks.rounded(model, "residual", "bfloat16"),
     "rounded-kv": lambda model, ids, c: hooks.rounded(model, "kv", "float16"),
     "rounded-integers": _integers,
-    "sliding-window": lambda model, ids, c: SlidingWindow(
+    "sliding-window": lambda model, ids, c: ost.mitigations.SlidingWindow(
         1 + int(c.amount), sinks=int(10 * c.amount) % 2
     ).hooks(model),
     "log-n": lambda model, ids, c: hooks.scale_scores(

@@ -17,8 +17,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.models import Prompt
-from ostools.results import Result
 from tests import traces
 from tests.compositions.drawn import (
     LOOKED_FOR,
@@ -33,29 +31,33 @@ from tests.compositions.drawn import (
 
 EXAMPLES = 2 if settings().max_examples <= 20 else 25
 
-Measure = Callable[[TransformerBridge, list[int]], Result]
+Measure = Callable[[TransformerBridge, list[int]], ost.results.Result]
 
 
 def _sensitivity(model: TransformerBridge, ids: list[int]) -> ost.measure.Sensitivity:
-    return ost.sensitivity(model, Prompt.from_ids(model, ids), linearisations=["full", "frozen"])
+    return ost.sensitivity(
+        model, ost.Prompt.from_ids(model, ids), linearisations=["full", "frozen"]
+    )
 
 
-def _bounds(model: TransformerBridge, ids: list[int]) -> Result:
-    return ost.bounds(model, Prompt.from_ids(model, ids), variants=["local", "theorem-5.1"])
+def _bounds(model: TransformerBridge, ids: list[int]) -> ost.results.Result:
+    return ost.bounds(model, ost.Prompt.from_ids(model, ids), variants=["local", "theorem-5.1"])
 
 
 PROMPTS: dict[str, Measure] = {
     "sensitivity": _sensitivity,
     "estimate": lambda model, ids: ost.sensitivity(
-        model, Prompt.from_ids(model, ids), method="estimate", layers="all"
+        model, ost.Prompt.from_ids(model, ids), method="estimate", layers="all"
     ),
     "bounds": _bounds,
     "windowed-path-sum": lambda model, ids: ost.bounds(
-        model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"]
+        model, ost.Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"]
     ),
-    "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
-    "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),
-    "head-scores": lambda model, ids: ost.measure.head_scores(model, Prompt.from_ids(model, ids)),
+    "attention": lambda model, ids: ost.attention(model, ost.Prompt.from_ids(model, ids)),
+    "attribution": lambda model, ids: ost.attribution(model, ost.Prompt.from_ids(model, ids)),
+    "head-scores": lambda model, ids: ost.measure.head_scores(
+        model, ost.Prompt.from_ids(model, ids)
+    ),
     "faithfulness": lambda model, ids: ost.measure.faithfulness(model, _sensitivity(model, ids)),
 }
 """What is measured of a prompt; what the caller has put around the model is in force, or refused.

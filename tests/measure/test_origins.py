@@ -11,7 +11,6 @@ import numpy as np
 
 import ostools as ost
 from ostools.measure import Sensitivity
-from ostools.models import Prompt, encode
 from ostools.reporting.findings.sensitivity import sensitivity_findings
 from tests.models.chat.templates import on_template
 
@@ -19,8 +18,8 @@ MODEL = on_template("gemma-3")
 
 
 @cache
-def _prompt() -> Prompt:
-    return encode(MODEL, "Hi 12", chat=True, system="Be")
+def _prompt() -> ost.Prompt:
+    return ost.encode(MODEL, "Hi 12", chat=True, system="Be")
 
 
 @cache
@@ -55,7 +54,9 @@ def test_every_table_of_tokens_says_whose_they_are() -> None:
 
 
 def test_of_ids_the_column_is_missing_and_everything_is_said_of_all_tokens() -> None:
-    found = ost.sensitivity(MODEL, Prompt.from_ids(MODEL, _prompt().ids), linearisations=["full"])
+    found = ost.sensitivity(
+        MODEL, ost.Prompt.from_ids(MODEL, _prompt().ids), linearisations=["full"]
+    )
     assert list(found.frame["origin"].isna().unique()) == [True]
     assert "the text's" not in sensitivity_findings(found)[0]
     row = ost.profile(found).summary.iloc[0]

@@ -13,16 +13,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import mitigations
-from ostools.ground.errors import InputError
 from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.prompt_sets import as_pairs
 from ostools.measure.collapse.result import next_tokens
 from ostools.measure.position import POSITIONS, Position, read_at
 from ostools.measure.task_prompt import item_positions, render_prompt
-from ostools.mitigations import Mitigation
 from ostools.models.tokenizer_calls import token_text
-from ostools.results import frame_of
 from ostools.tasks import AppendixTask, PairsOfIds, questions, task
 from tests.checkpoints import tiny_model
 from tests.measure.answers.test_probability import joining_tokenizer
@@ -75,7 +72,7 @@ def test_y_and_the_next_token_are_those_of_plain_transformers(
 ) -> None:
     found = ost.collapse(model, COUNT, position=position, **SOME)
     rows = (
-        frame_of(found)
+        ost.results.frame_of(found)
         .query("site == 'y' and per == 'vector' and norm == 'l2'")
         .set_index("length")["mean"]
     )
@@ -144,7 +141,7 @@ def test_the_last_item_is_found_in_a_rewritten_prompt(
 
 
 @dataclass(frozen=True)
-class Spelled(Mitigation):
+class Spelled(ost.mitigations.Mitigation):
     """Writes the sequence in words."""
 
     def prompt(self, text: str) -> str:
@@ -227,7 +224,7 @@ def test_prompts_whose_lines_are_begun_otherwise_are_not_put_beside_each_other(
     model: TransformerBridge,
 ) -> None:
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match="dots at length 4: expected the answer 'ox' to begin with a token of its own",
     ):
         prefilled_prompts(model, OneOfTwo(), [3, 4], [0])
@@ -263,7 +260,7 @@ def test_a_last_item_that_its_tokenizer_joins_with_what_follows_is_refused() -> 
     asked = render_prompt(model, Dots(), 2)
     assert asked.prompt.tokens[-1] == "a."
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"dots: expected the sequence to end with a token, found 'a\.', which this",
     ):
         read_at(model, asked, "last-item")
@@ -315,7 +312,7 @@ def test_a_last_item_that_its_tokenizer_joins_with_what_follows_is_refused() -> 
     ],
 )
 def test_refusals(model: TransformerBridge, measure: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(ost.InputError, match=words) as caught:
         measure(model)
     assert "\n" not in str(caught.value)
 
@@ -340,7 +337,7 @@ def test_a_model_that_thinks_first_has_no_line_to_begin() -> None:
     asked = render_prompt(model, COUNT, 3)
     assert asked.thinks
     with pytest.raises(
-        InputError, match="found one with which the model thinks first: read at 'prompt-end'"
+        ost.InputError, match="found one with which the model thinks first: read at 'prompt-end'"
     ):
         read_at(model, asked)
     assert read_at(model, asked, "prompt-end").ids == tuple(asked.prompt.ids.tolist())

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.measure import Sensitivities
 from ostools.theory import profiles
 from tests.checkpoints import tiny_model
 
@@ -49,7 +48,7 @@ def by_a_loop(values: np.ndarray, bins: int) -> list[float]:
 def test_norms_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
     model = model_of()
     found = ost.sensitivity(model, TEXTS)
-    assert isinstance(found, Sensitivities)
+    assert isinstance(found, ost.measure.Sensitivities)
     assert len(found) == 3
     for number, (one, text) in enumerate(zip(found, TEXTS, strict=True), start=1):
         alone = ost.sensitivity(model, text)

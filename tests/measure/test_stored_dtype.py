@@ -12,10 +12,6 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.measure.answers.evaluate import evaluate
-from ostools.models import view_in
-from ostools.results import frame_of
-from ostools.tasks import questions
 from tests.checkpoints import tiny_model
 
 FORM, LENGTH = "count-ones", 3
@@ -78,8 +74,8 @@ def test_a_study_and_an_evaluation_answer_in_the_models_own_dtype() -> None:
         model, FORM, mitigations=["hint"], dtypes=["float32"], **asked
     ).frame
     own, wide = (
-        frame_of(evaluate(each, FORM, max_new_tokens=4, **asked))
-        for each in (model, view_in(model, torch.float32))
+        ost.results.frame_of(ost.evaluate(each, FORM, max_new_tokens=4, **asked))
+        for each in (model, ost.models.view_in(model, torch.float32))
     )
     log_p = study[study["quantity"] == "log_probability"]["baseline"].tolist()
     assert log_p == own["log_probability"].tolist() != wide["log_probability"].tolist()
@@ -87,7 +83,7 @@ def test_a_study_and_an_evaluation_answer_in_the_models_own_dtype() -> None:
 
 def test_a_question_says_what_the_model_itself_predicts_there(two_answers: Any) -> None:
     model, *_ = two_answers
-    (question,) = questions(FORM, lengths=[LENGTH])
+    (question,) = ost.tasks.questions(FORM, lengths=[LENGTH])
     found = ost.bounds(model, question, variants="local", chat=False)
     ids = torch.tensor([found.provenance.token_ids])
     theirs: Any = model.original_model

@@ -16,7 +16,6 @@ import ostools as ost
 from ostools.mitigations import Composed, Hint, MitigationError, Separator, label, mitigation
 from ostools.mitigations.named import typed
 from ostools.mitigations.registry import LOADED
-from ostools.sweep.sweep_file import read_sweep
 from tests.cli.asking import assert_refused
 
 MINE = '''
@@ -164,7 +163,7 @@ def test_nothing_but_the_command_line_runs_a_file(mine: Path, tmp_path: Path) ->
         "tasks: count-ones\nlengths: 3\nmeasurements: evaluate\nmitigations: ['./trap.py:Plain']\n"
     )
     with pytest.raises(ost.InputError, match=message):
-        read_sweep(sweep)
+        ost.sweep.read_sweep(sweep)
     assert not (tmp_path / "ran").exists()
     typed("trap.py:Plain")
     assert (tmp_path / "ran").exists()

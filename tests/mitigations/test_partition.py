@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.answers import evaluate as asking
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.probability import COUNT, REASONING, SPARE
 from ostools.measure.task_prompt import carrier_positions, elicit, render_prompt
 from ostools.mitigations import Bar, MitigationError, Partition, insert
-from ostools.mitigations import mitigation as named
 from ostools.tasks import task
 from ostools.tasks.questions import question
 from tests.checkpoints import tiny_model
@@ -81,7 +79,7 @@ def test_the_bar_stands_in_the_place_of_what_joins_the_items(name: str, shown: s
 def test_a_task_that_is_not_counted_in_parts_is_refused_at_every_length(
     name: str, message: str, length: int
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ost.InputError, match=message):
         question(task(name), length, mitigation=Partition())
 
 
@@ -95,7 +93,7 @@ def test_a_task_that_is_not_counted_in_parts_is_refused_at_every_length(
 )
 def test_what_is_no_partition(spec: str, message: str) -> None:
     with pytest.raises(MitigationError, match=message):
-        question(task("count-ones"), 7, mitigation=named(spec))
+        question(task("count-ones"), 7, mitigation=ost.mitigations.mitigation(spec))
 
 
 def test_carriers_are_the_items_and_no_bar() -> None:
@@ -133,7 +131,7 @@ def test_evaluate_gives_room_for_the_counts_and_reads_the_final_line(
 
 def test_a_few_shot_prompt_has_no_place_for_the_counts() -> None:
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"partition asks for counts .* begins that line: expected chat or zero-shot",
     ):
         elicit(

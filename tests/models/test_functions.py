@@ -13,7 +13,6 @@ from transformers.integrations.moe import ExpertsInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import ostools as ost
-from ostools.models import load_model
 from tests.checkpoints import make_model, write_checkpoint
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 7]])
@@ -68,7 +67,7 @@ def test_a_checkpoint_is_not_computed_with_a_function_of_others(
 ) -> None:
     """Its configuration names none: what ostools computes with was registered anew."""
     write_checkpoint(tmp_path, "llama")
-    load_model(tmp_path)
+    ost.load_model(tmp_path)
     monkeypatch.setitem(AttentionInterface._global_mapping, "eager", sharp)
     with pytest.raises(ost.InputError, match=r"transformers' own in .*, found 'eager'"):
-        load_model(tmp_path)
+        ost.load_model(tmp_path)

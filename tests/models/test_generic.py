@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 
 import ostools as ost
 from ostools import hooks
-from ostools.measure.jacobian.sensitivity import jacobian
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import Output
 from tests.checkpoints import write_tokenizer
@@ -92,7 +91,10 @@ def test_the_jacobian_is_plain_autograd(kind: str, tmp_path: Path) -> None:
     embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
     expected = plain_jacobian(*reference_of(model, kind))
     torch.testing.assert_close(
-        jacobian(model, embedded), expected, rtol=0, atol=1e-6 * float(expected.abs().max())
+        ost.measure.jacobian(model, embedded),
+        expected,
+        rtol=0,
+        atol=1e-6 * float(expected.abs().max()),
     )
 
 

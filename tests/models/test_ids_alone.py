@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.models import load_model
 from tests.checkpoints import write_checkpoint
 
 TEXT = "the 1211"
@@ -22,11 +21,11 @@ TEXT = "the 1211"
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
     """One checkpoint, loaded with its tokenizer and without."""
     directory = write_checkpoint(tmp_path_factory.mktemp("ids") / "model", "gemma3", context=96)
-    whole = load_model(directory)
+    whole = ost.load_model(directory)
     for pattern in ("tokenizer*", "chat_template*"):
         for file in directory.glob(pattern):
             file.unlink()
-    return whole, load_model(directory), directory
+    return whole, ost.load_model(directory), directory
 
 
 @pytest.mark.parametrize("measure", [ost.sensitivity, ost.attention])

@@ -19,7 +19,6 @@ from transformers.models.olmo.modeling_olmo import OlmoMLP
 import ostools as ost
 from ostools import hooks
 from ostools.hooks.sites import unknown_inside
-from ostools.measure.jacobian.sensitivity import jacobian
 from tests.checkpoints import write_checkpoint
 from tests.generic_models import generic_model
 from tests.models.test_generic import IDS, loaded, plain_jacobian
@@ -99,7 +98,7 @@ def test_latent_attention_frozen_is_plain_autograd_with_softmax_and_scales_detac
     """
     model = loaded(tmp_path, "deepseek_v3", dtype="float64")
     embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
-    found = jacobian(model, embedded, freeze=hooks.frozen(model))
+    found = ost.measure.jacobian(model, embedded, freeze=hooks.frozen(model))
     own_softmax = functional.softmax
 
     def norm(self: Any, x: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from transformers import (
 )
 
 import ostools as ost
-from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe, load_model
 from ostools.models.files import checks
 from ostools.models.files.sources import locate
@@ -242,7 +241,10 @@ def test_a_checkpoint_of_another_machine_loads_and_is_forecast_as_our_own(
     assert torch.equal(ours(IDS), theirs(IDS))
     assert describe(theirs).config_hash == describe(ours).config_hash
     assert describe(theirs).attention_implementation == "eager"
-    shapes = [Unloaded(locate(path, None), torch.float32, "cpu").shape for path in (own, other)]
+    shapes = [
+        ost.measure.Unloaded(locate(path, None), torch.float32, "cpu").shape
+        for path in (own, other)
+    ]
     assert shapes[0] == shapes[1]
 
 

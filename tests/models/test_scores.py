@@ -23,11 +23,9 @@ from transformers.masking_utils import eager_mask
 import ostools as ost
 from ostools import hooks
 from ostools.measure.answers.answers import answers
-from ostools.models import describe, load_model
 from ostools.models.families import family_of_config
 from ostools.models.lens import FLOAT32_SCORES
 from ostools.models.load import wrapped
-from ostools.models.precision.casting import view_in
 from ostools.models.precision.scores import attention_of, own_attention
 from tests.checkpoints import FAMILIES, Family, make_model, write_checkpoint
 from tests.families import NOT_EAGER, OTHERS
@@ -123,7 +121,7 @@ def test_a_model_without_a_record_keeps_its_16_bit_scores_in_float32(
     """By the generic route, whose code is transformers' own: equal to the bit."""
     generic_model(kind).save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    loaded = load_model(tmp_path, dtype="bfloat16")
+    loaded = ost.load_model(tmp_path, dtype="bfloat16")
     with torch.no_grad(), attention_of(model, FLOAT32_SCORES):
         assert torch.equal(loaded(IDS), model(IDS, use_cache=False).logits)
     with torch.no_grad(), attention_of(model, "eager"):
@@ -211,7 +209,7 @@ def test_own_attention_gives_way_to_hooks_and_to_other_dtypes() -> None:
 def test_answers_in_bfloat16_are_transformers_own(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, "qwen2")
     own = make_model("qwen2", dtype=torch.bfloat16)
-    model = load_model(folder, dtype="bfloat16")
+    model = ost.load_model(folder, dtype="bfloat16")
     prompts = [ost.Prompt.from_ids(model, IDS[0, :length].tolist()) for length in (5, 11, 24)]
     with attention_of(own, "sdpa"):
         for prompt in prompts:
@@ -233,22 +231,22 @@ def test_the_arithmetic_stands_in_the_provenance(tmp_path: Path) -> None:
         ("bfloat16-eager", "eager"),
         ("float32", "eager"),
     ):
-        described = describe(load_model(folder, dtype=name))
+        described = ost.models.describe(ost.load_model(folder, dtype=name))
         assert (described.dtype, described.attention_implementation) == (name, attention)
     pairs = ost.collapse(
-        load_model(folder), "figure-5a", lengths=[8], dtypes=["bfloat16", "bfloat16-eager"]
+        ost.load_model(folder), "figure-5a", lengths=[8], dtypes=["bfloat16", "bfloat16-eager"]
     )
     assert {"bfloat16", "bfloat16-eager"} <= set(pairs.frame["dtype"])
     with pytest.raises(
         ost.InputError, match="unknown dtype 'bfloat16-eagre': did you mean 'bfloat16-eager'"
     ):
-        load_model(folder, dtype="bfloat16-eagre")
+        ost.load_model(folder, dtype="bfloat16-eagre")
 
 
 @pytest.mark.parametrize("family", NOT_EAGER)
 def test_eager_is_refused_where_it_is_not_written_again(family: Family, tmp_path: Path) -> None:
     with pytest.raises(ost.InputError, match="expected attention with its scores in float32 for"):
-        load_model(write_checkpoint(tmp_path, family), dtype="bfloat16-eager")
+        ost.load_model(write_checkpoint(tmp_path, family), dtype="bfloat16-eager")
 
 
 def test_attention_that_asks_for_its_own_name_is_refused(tmp_path: Path) -> None:
@@ -267,16 +265,16 @@ def test_attention_that_asks_for_its_own_name_is_refused(tmp_path: Path) -> None
         ost.InputError,
         match="whose own code computes it: ask for float32, or for 'bfloat16-eager', as it is",
     ):
-        load_model(tmp_path, dtype="bfloat16")
+        ost.load_model(tmp_path, dtype="bfloat16")
     with pytest.raises(ost.InputError, match="whose own code computes it"):
-        view_in(load_model(tmp_path), torch.bfloat16)
-    load_model(tmp_path, dtype="bfloat16-eager")
+        ost.models.view_in(ost.load_model(tmp_path), torch.bfloat16)
+    ost.load_model(tmp_path, dtype="bfloat16-eager")
 
 
 def test_sdpa_that_another_function_replaces_answers_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_model(write_checkpoint(tmp_path, "llama"), dtype="bfloat16")
+    model = ost.load_model(write_checkpoint(tmp_path, "llama"), dtype="bfloat16")
     prompt = ost.Prompt.from_ids(model, IDS[0, :5].tolist())
     answers(model, [prompt], max_new_tokens=2)
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", _in_float32)

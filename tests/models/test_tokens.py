@@ -18,8 +18,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
-from ostools.ground.errors import InputError
-from ostools.models import Prompt, encode
+import ostools as ost
 from ostools.models.tokens import _whole_numbers
 from tests.checkpoints import (
     CHAT_TEMPLATE,
@@ -78,7 +77,7 @@ def _words() -> PreTrainedTokenizerFast:
 )
 def test_any_text_survives_and_holds_no_special_token(text: str) -> None:
     model = _model()
-    prompt = encode(model, text)
+    prompt = ost.encode(model, text)
     assert model.tokenizer is not None
     assert model.tokenizer.decode(prompt.ids[1:]) == text
     assert prompt.ids[0] == model.tokenizer.bos_token_id
@@ -101,36 +100,39 @@ def test_ordinary_text_gets_the_tokenizers_own_ids(text: str) -> None:
     for family in ("gemma", "gpt2"):
         model = _model(family)
         assert model.tokenizer is not None
-        assert encode(model, text).ids.tolist() == model.tokenizer(text).input_ids
+        assert ost.encode(model, text).ids.tolist() == model.tokenizer(text).input_ids
 
 
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda model: encode(model, ""), "expected a prompt, found empty text"),
+        (lambda model: ost.encode(model, ""), "expected a prompt, found empty text"),
         (
-            lambda model: encode(model, "a\ud800b"),
+            lambda model: ost.encode(model, "a\ud800b"),
             "expected a tokenizer that can read",
         ),
         (
-            lambda model: encode(model, "1" * 2048),
+            lambda model: ost.encode(model, "1" * 2048),
             r"expected at most 2048 tokens \(the model's context\), found 2049",
         ),
-        (lambda model: Prompt.from_ids(model, []), "expected at least one token, found none"),
+        (lambda model: ost.Prompt.from_ids(model, []), "expected at least one token, found none"),
         (
-            lambda model: Prompt.from_ids(model, [268]),
+            lambda model: ost.Prompt.from_ids(model, [268]),
             "expected token ids from 0 to 267, found 268",
         ),
-        (lambda model: Prompt.from_ids(model, [-1]), "expected token ids from 0 to 267, found -1"),
-        (lambda model: Prompt.from_ids(model, [40] * 2049), "expected at most 2048 tokens"),
         (
-            lambda model: Prompt.from_ids(model, [2, 2, 40]),
+            lambda model: ost.Prompt.from_ids(model, [-1]),
+            "expected token ids from 0 to 267, found -1",
+        ),
+        (lambda model: ost.Prompt.from_ids(model, [40] * 2049), "expected at most 2048 tokens"),
+        (
+            lambda model: ost.Prompt.from_ids(model, [2, 2, 40]),
             "expected one leading '<bos>', found two",
         ),
     ],
 )
-def test_what_is_no_prompt(make: Callable[[TransformerBridge], Prompt], match: str) -> None:
-    with pytest.raises(InputError, match=match) as caught:
+def test_what_is_no_prompt(make: Callable[[TransformerBridge], ost.Prompt], match: str) -> None:
+    with pytest.raises(ost.InputError, match=match) as caught:
         make(_model())
     assert "\n" not in str(caught.value)
 
@@ -144,30 +146,30 @@ def test_a_control_token_that_the_tokenizer_cannot_read_as_text_is_refused(tmp_p
     tokenizer.chat_template = "<turn>{{ messages[0]['content'] }}"
     model = _with(tokenizer, d_vocab=300)
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"expected plain text, found '<turn>', which this tokenizer can only read as",
     ):
-        encode(model, "a <turn> b")
+        ost.encode(model, "a <turn> b")
     # one that no template writes is ordinary text
-    assert "<table>" in encode(model, "a <table> b").tokens
+    assert "<table>" in ost.encode(model, "a <table> b").tokens
 
 
 def test_unknown_words_are_refused() -> None:
-    assert encode(_with(_words()), "a red ball").tokens[1:] == (" red", " ball")
-    with pytest.raises(InputError, match=r"found 2 unknown tokens in 'a blue red green'"):
-        encode(_with(_words()), "a blue red green")
+    assert ost.encode(_with(_words()), "a red ball").tokens[1:] == (" red", " ball")
+    with pytest.raises(ost.InputError, match=r"found 2 unknown tokens in 'a blue red green'"):
+        ost.encode(_with(_words()), "a blue red green")
 
 
 @pytest.mark.parametrize(
     "ids", [[1.5], [[1, 2]], torch.tensor(3), torch.tensor([True]), ["a"], None]
 )
 def test_what_is_no_row_of_integers(ids: object) -> None:
-    with pytest.raises(InputError, match="expected one row of"):
+    with pytest.raises(ost.InputError, match="expected one row of"):
         _whole_numbers(ids)
 
 
 def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:
-    prompt = encode(_with(TOKENIZERS["llama2"]()), "t t\nh é <s>")
+    prompt = ost.encode(_with(TOKENIZERS["llama2"]()), "t t\nh é <s>")
     # The tokenizer itself puts the first space there.
     start = ("<s>", " t", " t", "\n", "h", " ", "<0xC3>", "<0xA9>", " ")
     assert prompt.tokens == (*start, "<", "s", ">")

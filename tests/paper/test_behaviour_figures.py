@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools as ost
 from ostools import paper
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.evaluate import evaluate
 from ostools.paper.behaviour import (
     FIGURE_2_LENGTHS,
     FIGURE_2_PANELS,
@@ -24,7 +24,6 @@ from ostools.paper.behaviour import (
     figure_prompts,
     frequencies,
 )
-from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
 SAME = ["key", "answer", "ended", "kind", "correct", "number", "tokens", "within_training"]
@@ -83,14 +82,14 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
     frame: Any = found.frame
     for name in TASKS:
         for mode in WAYS:
-            task = AppendixTask(name, mode=mode)
+            task = ost.tasks.AppendixTask(name, mode=mode)
             rows = frame[(frame["task"] == name) & (frame["mode"] == mode)]
             how: Any = {
                 "seeds": seeds if task.random else [0],
                 "max_new_tokens": 12 if task.reasons else None,
             }
             assert plain(rows, SAME) == plain(
-                evaluate(embedded, task, lengths=lengths, **how).frame, SAME
+                ost.evaluate(embedded, task, lengths=lengths, **how).frame, SAME
             )
     assert len(frame) == 3 * (1 + 1 + 2 + 2)
     assert frame["absolute_error"].isna().equals(frame["number"].isna())

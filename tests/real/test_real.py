@@ -14,7 +14,6 @@ from torch import Tensor
 
 import ostools as ost
 from ostools.measure.answers.answers import answers
-from ostools.models import encode, view_in
 from ostools.models.precision.scores import attention_of, reference_attention
 from tests.real.conftest import Real
 
@@ -25,12 +24,12 @@ TEXT = "The capital of France is Paris. The capital of Italy is"
 
 
 def test_logits_are_those_of_transformers(real: Real) -> None:
-    ids = encode(real.model, TEXT).ids[None]
+    ids = ost.encode(real.model, TEXT).ids[None]
     assert torch.equal(real.model(ids), real.plain(torch.float32)(ids, use_cache=False).logits)
 
 
 def test_attention_is_that_of_transformers(real: Real) -> None:
-    ids = encode(real.model, TEXT).ids[None]
+    ids = ost.encode(real.model, TEXT).ids[None]
     theirs = real.plain(torch.float32)(ids, use_cache=False, output_attentions=True).attentions
     assert torch.equal(
         ost.attention(real.model, TEXT).last.float(),
@@ -39,7 +38,7 @@ def test_attention_is_that_of_transformers(real: Real) -> None:
 
 
 def test_greedy_answers_are_those_of_generate(real: Real) -> None:
-    ids = encode(real.model, TEXT).ids[None]
+    ids = ost.encode(real.model, TEXT).ids[None]
     (found,) = answers(real.model, [TEXT], max_new_tokens=6)
     options: dict[str, Any] = {
         "max_new_tokens": 6,
@@ -56,14 +55,16 @@ def test_the_bridges_own_methods_are_transformers_on_the_tokenizers_own_ids(real
     options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
     for text in (TEXT, "na\u00efve caf\u00e9 \u65e5\u672c\u8a9e\n", " 1 1"):
         ids = tokenizer(text, return_tensors="pt").input_ids
-        assert model.to_tokens(text).tolist() == ids.tolist() == [encode(model, text).ids.tolist()]
+        assert (
+            model.to_tokens(text).tolist() == ids.tolist() == [ost.encode(model, text).ids.tolist()]
+        )
         assert model.to_str_tokens(text) == [tokenizer.decode([index]) for index in ids[0].tolist()]
         written = plain.generate(ids, attention_mask=torch.ones_like(ids), **options)[0]
         assert model.generate(text, verbose=False, **options) == tokenizer.decode(
             written, skip_special_tokens=True
         )
         for bos in (True, False):
-            ours = encode(model, text, bos=bos).ids.tolist()
+            ours = ost.encode(model, text, bos=bos).ids.tolist()
             assert model.to_tokens(text, prepend_bos=bos).tolist() == [ours]
 
 
@@ -72,11 +73,13 @@ def test_y_in_bfloat16_is_that_of_transformers(real: Real, eager: bool) -> None:
     """To the bit: with its eager attention, and with that in float32 between queries and what
     attention gives.
     """
-    ids, plain = encode(real.model, TEXT).ids, real.plain(torch.bfloat16)
+    ids, plain = ost.encode(real.model, TEXT).ids, real.plain(torch.bfloat16)
     with attention_of(plain, reference_attention(plain, eager)):
         expected = _last(plain, ids)
     with torch.no_grad():
-        _, cache = view_in(real.model, torch.bfloat16, eager=eager).run_with_cache(ids[None])
+        _, cache = ost.models.view_in(real.model, torch.bfloat16, eager=eager).run_with_cache(
+            ids[None]
+        )
     assert torch.equal(cache["ln_final.hook_out"][0, -1], expected)
 
 
@@ -92,7 +95,7 @@ def test_distances_are_those_of_a_loop_of_two_passes(real: Real, dtype: str) -> 
         ost.tasks.FIGURE_5["figure-5a"](),
     )
     for length in lengths:
-        ids = encode(real.model, task.text(length)).ids
+        ids = ost.encode(real.model, task.text(length)).ids
         y, y_more = (_last(plain, part) for part in (ids, torch.cat([ids, ids[-1:]])))
         rows: Any = found.frame.query(
             "length == @length and site == 'y' and norm == 'l2' and per == 'vector'"
@@ -112,7 +115,7 @@ def test_norms_are_those_of_plain_autograd_and_no_bound_is_below(real: Real) -> 
     """Of the logit of the likeliest token, in float64: one row of the Jacobian behind the output
     layer, in every layer.
     """
-    ids = encode(real.model, TEXT).ids[:6]
+    ids = ost.encode(real.model, TEXT).ids[:6]
     prompt = ost.Prompt.from_ids(real.model, ids.tolist())
     logit = int(real.model(ids[None])[0, -1].argmax())
     measured = ost.sensitivity(real.model, prompt, logit=logit)

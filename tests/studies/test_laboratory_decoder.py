@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.theory import positions as encodings
 from ostools.theory.decoder import Decoder, DecoderBlock
 from studies.laboratory.config import LabConfig
@@ -142,11 +141,11 @@ def test_sinks_are_seen_beside_the_window_and_nothing_else_is(positions: str) ->
 
 def test_padding_and_unfinished_models_are_refused(tmp_path: Path) -> None:
     config = LabConfig(**TINY, positions="alibi")
-    with pytest.raises(InputError, match="without padding"):
+    with pytest.raises(ost.InputError, match="without padding"):
         untrained_lab(config)(IDS, attention_mask=(IDS > 1).long())
     (tmp_path / "lab.json").write_text(config.to_json())
-    with pytest.raises(InputError, match="expected a finished model"):
+    with pytest.raises(ost.InputError, match="expected a finished model"):
         load_lab(tmp_path)
     (tmp_path / WEIGHTS).write_bytes(b"none")
-    with pytest.raises(InputError, match="expected the weights of alibi"):
+    with pytest.raises(ost.InputError, match="expected the weights of alibi"):
         load_lab(tmp_path)

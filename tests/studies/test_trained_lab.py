@@ -13,8 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ostools.ground.errors import InputError
-from ostools.results import Provenance
+import ostools as ost
 from studies.laboratory import trained_lab as trained_lab_module
 from studies.laboratory.config import LabConfig, grid
 from studies.laboratory.decoder import lab_decoder
@@ -151,7 +150,9 @@ def test_the_summary_finds_planted_laws() -> None:
         },
     ]
     frame: Any = pd.concat([pd.DataFrame(curve | part) for part in planted])[list(COLUMNS)]
-    (row,) = trained_summary(TrainedLab(frame, Provenance.without_model())).to_dict("records")
+    (row,) = trained_summary(TrainedLab(frame, ost.results.Provenance.without_model())).to_dict(
+        "records"
+    )
     assert row["rate"] == pytest.approx(1.0)
     assert row["rate_high"] - row["rate"] == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)
     starts = [row[f"collapse_{what}"] for what in ("reached", "first", "last")]
@@ -169,7 +170,7 @@ def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(
     pd.testing.assert_frame_equal(again.frame, result.frame)
     assert len(again.provenance.parameters["cells"][TINY.name]["weight_hash"]) == 32
     (tmp_path / "lab.parquet").write_bytes(b"no table")
-    with pytest.raises(InputError, match="expected the table of the trained laboratory"):
+    with pytest.raises(ost.InputError, match="expected the table of the trained laboratory"):
         trained_lab(tmp_path / "lab.parquet")
 
 

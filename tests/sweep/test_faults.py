@@ -15,8 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.results import Provenance
+import ostools as ost
 from ostools.sweep import results, run, store, sweep_of
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.executor import CellOutcome, Executor, Terms
@@ -50,7 +49,7 @@ class Quick(Executor):
             table = pd.DataFrame(
                 {**cell.columns, "length": cell.lengths, "value": [1 / 3] * len(cell.lengths)}
             )
-            yield keyed_cell, (table, Provenance.without_model())
+            yield keyed_cell, (table, ost.results.Provenance.without_model())
 
 
 def quick(directory: Path, failing: str = "", lengths: Any = "3:4", **options: Any) -> Any:
@@ -141,7 +140,7 @@ def test_what_somebody_else_keeps_in_a_directory_is_not_touched(tmp_path: Path) 
     ]
     for path in theirs:
         path.write_text("mine")
-    with pytest.raises(InputError, match="expected a new directory or that of a sweep"):
+    with pytest.raises(ost.InputError, match="expected a new directory or that of a sweep"):
         quick(tmp_path)
     (tmp_path / ".lock").touch()
     assert quick(tmp_path).measured == 3
@@ -151,7 +150,7 @@ def test_what_somebody_else_keeps_in_a_directory_is_not_touched(tmp_path: Path) 
 def test_two_runners_on_one_directory(tmp_path: Path) -> None:
     with (
         store.Store(tmp_path).locked(),
-        pytest.raises(InputError, match="another run is writing there"),
+        pytest.raises(ost.InputError, match="another run is writing there"),
     ):
         quick(tmp_path)
 
@@ -190,7 +189,7 @@ def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(
 def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, whole: pd.DataFrame) -> None:
     quick(tmp_path)
     (tmp_path / "sweep.json").write_text('{"form": 1, "cells": []}')
-    with pytest.raises(InputError, match=r"sweep\.json as .* writes it.*move it away"):
+    with pytest.raises(ost.InputError, match=r"sweep\.json as .* writes it.*move it away"):
         results(tmp_path)
     assert quick(tmp_path).present == 3
     require_whole(tmp_path, whole)

@@ -10,14 +10,11 @@ import pytest
 
 import ostools as ost
 from ostools.measure.position import read_at
-from ostools.measure.task_prompt import render_prompt
 from ostools.sweep.cells import cells_of
 from ostools.sweep.measurements import measure
-from ostools.sweep.sweep_file import sweep_of
-from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
-FORM = AppendixTask("count-ones")
+FORM = ost.tasks.AppendixTask("count-ones")
 
 
 @pytest.mark.parametrize("position", [None, "last-item"])
@@ -25,10 +22,13 @@ FORM = AppendixTask("count-ones")
 def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
     model = tiny_model("llama", seed=1, context=512)
     asked = {"name": name} | ({} if position is None else {"position": position})
-    sweep = sweep_of({"tasks": "count-ones", "lengths": [2, 3], "measurements": [asked]})
+    sweep = ost.sweep.sweep_of({"tasks": "count-ones", "lengths": [2, 3], "measurements": [asked]})
     (cell,) = cells_of(sweep)
     rows, provenance = measure(model, cell)
-    expected = [read_at(model, render_prompt(model, FORM, n), position or "answer") for n in (2, 3)]  # pyright: ignore[reportArgumentType]
+    expected = [
+        read_at(model, ost.measure.render_prompt(model, FORM, n), position or "answer")
+        for n in (2, 3)
+    ]  # pyright: ignore[reportArgumentType]
     assert provenance.parameters["read_at"]["position"] == (position or "answer")
     if name == "collapse":
         theirs = ost.collapse(

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.swept import Text
-from ostools.mitigations import MitigationError
 from ostools.sweep import over_texts, results, run, sweep_of
 from ostools.sweep.cells import cells_of, keyed
 from ostools.sweep.sweep_file import read_texts
@@ -61,7 +59,9 @@ def test_a_window_is_a_piece_of_its_text_drawn_by_seed_id_and_length_alone() -> 
     ]
     assert len({drawn, *starts}) == 4
     assert Text("3", 0, text).window(model, len(body) + 2, 4) is None
-    with pytest.raises(InputError, match="expected room for text beside 1 special tokens, found 1"):
+    with pytest.raises(
+        ost.InputError, match="expected room for text beside 1 special tokens, found 1"
+    ):
         Text("3", 0, text).window(model, 1, 4)
 
 
@@ -92,7 +92,7 @@ def test_the_profiles_of_texts_are_those_of_their_windows_alone(
     values = of_sketch["frobenius_norm"].to_numpy(float).reshape(3, 12)
     shares = binned(values / values.sum(1, keepdims=True), 4)
     np.testing.assert_allclose(mean["mean"], shares.mean(0))
-    with pytest.raises(InputError, match="expected rows of one mitigation, found 2"):
+    with pytest.raises(ost.InputError, match="expected rows of one mitigation, found 2"):
         over_texts(tmp_path, "sensitivity")
 
 
@@ -157,9 +157,9 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_asked_of_texts_is_refused(change: dict[str, Any], said: str) -> None:
     asked = {"texts": ["a b c"], "lengths": 3, "measurements": "sensitivity"}
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(ost.InputError, match=said):
         sweep_of({**asked, **change})
-    with pytest.raises(InputError, match="expected tasks or texts, found neither"):
+    with pytest.raises(ost.InputError, match="expected tasks or texts, found neither"):
         sweep_of({"lengths": 3, "measurements": "sensitivity"})
 
 
@@ -199,9 +199,11 @@ def test_a_mitigation_of_a_file_of_ones_own_is_measured_where_it_was_typed(
     Path("mine.py").write_text(MINE.format(factor=0.5))
     again = [keyed(cell, "a", "cpu").key for cell in cells_of(sweep)]
     assert (again[0] == keys[0], again[1] == keys[1]) == (True, False)
-    with pytest.raises((InputError, MitigationError), match="is code in a file"):
+    with pytest.raises(
+        (ost.InputError, ost.mitigations.MitigationError), match="is code in a file"
+    ):
         sweep_of({**asked, "mitigations": "./mine.py:Flat"})
-    with pytest.raises(InputError, match="_typed"):
+    with pytest.raises(ost.InputError, match="_typed"):
         sweep_of({**asked, "_typed": ["./mine.py:Flat"]})
-    with pytest.raises(InputError, match="expected one that a text makes"):
+    with pytest.raises(ost.InputError, match="expected one that a text makes"):
         sweep_of(asked, mitigations=[type("Odd", (ost.mitigations.Mitigation,), {"name": "odd"})()])

@@ -15,7 +15,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.hooks import Head
 from ostools.measure.ablation import ablation as module
 from ostools.measure.ablation.questions import (
@@ -27,8 +26,6 @@ from ostools.measure.ablation.questions import (
 )
 from ostools.measure.answers.answers import answer_log_probability
 from ostools.measure.position import answer_text, line_ids
-from ostools.measure.task_prompt import render_prompt
-from ostools.models import Prompt
 from tests.checkpoints import Family, make_model, tiny_model
 from tests.sets import quick
 
@@ -51,7 +48,7 @@ def rows(result: ost.measure.Ablation, quantity: str) -> Any:
 def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> None:
     form = ost.tasks.task("copy-first")
     result = ost.ablation(tiny, form, lengths=[3], measures=["collapse"])
-    prompts = [render_prompt(tiny, form, n).prompt for n in (3, 4)]
+    prompts = [ost.measure.render_prompt(tiny, form, n).prompt for n in (3, 4)]
 
     def distance() -> float:
         outputs = []
@@ -170,7 +167,7 @@ def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -
 
 
 def test_a_contrast_is_the_difference_of_two_logits(tiny: TransformerBridge) -> None:
-    prompt = Prompt.from_ids(tiny, IDS)
+    prompt = ost.Prompt.from_ids(tiny, IDS)
     options: dict[str, Any] = {"prompt": prompt, "targets": [(0, 1), (1, 3)]}
     contrast = ost.ablation(tiny, **options, logit=(7, 9), measures="answers")
     alone = ost.ablation(tiny, **options, logit=7)
@@ -184,7 +181,7 @@ def test_a_contrast_is_the_difference_of_two_logits(tiny: TransformerBridge) -> 
 
 
 def test_refusals(tiny: TransformerBridge) -> None:
-    prompt = Prompt.from_ids(tiny, IDS)
+    prompt = ost.Prompt.from_ids(tiny, IDS)
     edge: dict[str, Any] = {"what": "edges", "targets": [(0, 0, 9, 3)]}
     cases: list[tuple[str, Any, dict[str, Any]]] = [
         ("what: expected .*, found 'head': did you mean 'heads'", "copy-first", {"what": "head"}),
@@ -230,14 +227,14 @@ def test_refusals(tiny: TransformerBridge) -> None:
         ),
     ]
     for match, task, options in cases:
-        with pytest.raises((InputError, hooks.HookError), match=match):
+        with pytest.raises((ost.InputError, hooks.HookError), match=match):
             ost.ablation(tiny, task, **options)
 
 
 def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBridge) -> None:
-    prompt = Prompt.from_ids(tiny, [60, 60])
+    prompt = ost.Prompt.from_ids(tiny, [60, 60])
     words = r"expected a pair that is apart, found .* rounding in float32"
-    with hooks.ablate_layers(tiny, [0, 1]), pytest.raises(InputError, match=words):
+    with hooks.ablate_layers(tiny, [0, 1]), pytest.raises(ost.InputError, match=words):
         ost.ablation(tiny, prompt=prompt, measures=["collapse"])
 
 
@@ -245,9 +242,11 @@ def test_parts_that_an_earlier_version_replaced_by_their_mean_are_refused(
     tiny: TransformerBridge,
 ) -> None:
     """Its column `method` is read no more: the rows would be shown as parts taken out."""
-    result = ost.ablation(tiny, prompt=Prompt.from_ids(tiny, IDS), targets=[(0, 0)])
+    result = ost.ablation(tiny, prompt=ost.Prompt.from_ids(tiny, IDS), targets=[(0, 0)])
     assert replace(result, frame=result.frame.assign(method="zero")).top(1) is not None
-    with pytest.raises(InputError, match="found parts replaced by their mean, which an earlier"):
+    with pytest.raises(
+        ost.InputError, match="found parts replaced by their mean, which an earlier"
+    ):
         replace(result, frame=result.frame.assign(method="mean"))
 
 
@@ -271,7 +270,7 @@ def test_distances_and_probabilities_against_hugging_face(family: Family) -> Non
 
 def test_the_answer_has_the_probability_that_evaluation_reports() -> None:
     model = tiny_model("llama", seed=6, **SMALL)
-    posed = render_prompt(model, ost.tasks.task("copy-first"), 5, chat=False)
+    posed = ost.measure.render_prompt(model, ost.tasks.task("copy-first"), 5, chat=False)
     question = of_task(model, posed.task, 5, 0, ["answers"], prefilled=False, chat=False)
     found = question.measures["answers"].value(model)
     text = answer_text(posed)

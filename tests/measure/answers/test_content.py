@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ostools.ground.errors import InputError
+import ostools as ost
 from ostools.measure.answers.answers import line_written
 from ostools.measure.answers.judging import AnswerVerdict, judge
 from ostools.measure.answers.reading import reader_of
 from ostools.measure.hosted.answer_file import without_stop_tokens
-from ostools.tasks import task
 from ostools.tasks.questions import question
 from tests.measure.answers.test_reading import answer, posed
 from tests.sets import quick
@@ -32,7 +31,9 @@ tasks.
 
 
 def read(row: dict) -> AnswerVerdict:
-    return judge(question(task(row["task"]), row["length"]), answer(row["text"], row["ended"]))
+    return judge(
+        question(ost.tasks.task(row["task"]), row["length"]), answer(row["text"], row["ended"])
+    )
 
 
 def test_no_answer_of_a_real_model_is_read_as_right_in_which_a_person_reads_none() -> None:
@@ -80,7 +81,7 @@ def test_a_grade_judges_by_its_own_rule_and_the_strict_column_stays() -> None:
     in_words = answer("There are twelve.")
     graded = judge(posed("count-ones"), in_words, lambda _, text: "twelve" in text)
     assert (graded.correct, graded.content, graded.content_correct) == (False, None, True)
-    with pytest.raises(InputError, match="grade: expected True or False, found 1"):
+    with pytest.raises(ost.InputError, match="grade: expected True or False, found 1"):
         judge(posed("count-ones"), in_words, lambda _, text: 1)  # pyright: ignore[reportArgumentType]
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import (
@@ -36,9 +35,9 @@ def test_the_default_goes_by_the_kind_of_model() -> None:
     assert elicitation_for(reasoning, BASE_TOKENIZER, None, None, None) == "zero-shot"
     assert elicitation_for(form, CHAT_TOKENIZER, None, "few-shot", None) == "few-shot"
     assert elicitation_for(form, CHAT_TOKENIZER, None, None, False) == "zero-shot"
-    with pytest.raises(InputError, match="leave chat out"):
+    with pytest.raises(ost.InputError, match="leave chat out"):
         elicitation_for(form, CHAT_TOKENIZER, None, "zero-shot", True)
-    with pytest.raises(InputError, match="asks for reasoning"):
+    with pytest.raises(ost.InputError, match="asks for reasoning"):
         elicitation_for(reasoning, BASE_TOKENIZER, None, "few-shot", None)
 
 

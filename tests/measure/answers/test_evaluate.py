@@ -13,9 +13,7 @@ import pytest
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answer_log_probability, answers
-from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import render_prompt
@@ -125,9 +123,9 @@ def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
     without_ends(model)
     tokens = len(render_prompt(model, BARE, 3).prompt.ids)
     options: Any = {"lengths": (3,), "max_new_tokens": 9}
-    assert evaluate(model, BARE, **options).frame["ended"].tolist() == ["length"]
+    assert ost.evaluate(model, BARE, **options).frame["ended"].tolist() == ["length"]
     for window, status in ((tokens, "active"), (tokens + 7, "active"), (tokens + 8, "inactive")):
-        found = evaluate(model, BARE, mitigation=SlidingWindow(window), **options)
+        found = ost.evaluate(model, BARE, mitigation=SlidingWindow(window), **options)
         assert found.frame["status"].tolist() == [status]
 
 
@@ -149,14 +147,14 @@ def test_every_step_is_verified() -> None:
     model = tiny_model("gemma", seed=3)
     tokens = len(render_prompt(model, BARE, 3).prompt.ids)
     with pytest.raises(MitigationError, match="Watched: broken"):
-        evaluate(model, BARE, mitigation=Watched(), lengths=(3,), max_new_tokens=4)
+        ost.evaluate(model, BARE, mitigation=Watched(), lengths=(3,), max_new_tokens=4)
     assert shapes[:4] == [(tokens, tokens)] * 2 + [(1, tokens + 1)] * 2
 
 
 def test_reasoning_has_room_and_no_probability(embedded) -> None:
-    found = evaluate(embedded, "count-ones:mode=cot-zero-shot", lengths=(3,))
+    found = ost.evaluate(embedded, "count-ones:mode=cot-zero-shot", lengths=(3,))
     parameters = found.provenance.parameters
-    plain = evaluate(embedded, "count-ones", lengths=(3,)).provenance.parameters
+    plain = ost.evaluate(embedded, "count-ones", lengths=(3,)).provenance.parameters
     assert parameters["max_new_tokens"] == plain["max_new_tokens"] + 256
     assert (parameters["probability"], plain["probability"]) == (False, True)
     assert found.frame["mode"].tolist() == ["cot-zero-shot"]
@@ -174,5 +172,5 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
     ],
 )
 def test_refuses(embedded, options: dict, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        evaluate(embedded, **({"task": "count-ones", "lengths": (3,)} | options))
+    with pytest.raises(ost.InputError, match=words):
+        ost.evaluate(embedded, **({"task": "count-ones", "lengths": (3,)} | options))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.answers import evaluate as asking
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.reading import (
@@ -90,6 +89,6 @@ def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:
     source = "{{ '<|u|>' + messages[-1]['content'] + '<|a|><think>\n' }}"
     model = with_template(Template(source, ("<|u|>", "<|a|>")))
     with pytest.raises(
-        InputError, match="with which the model thinks first: ask without it, chat=False"
+        ost.InputError, match="with which the model thinks first: ask without it, chat=False"
     ):
         ost.ablation(model, task="copy-first", lengths=[3], what="layers")

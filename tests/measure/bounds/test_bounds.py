@@ -17,7 +17,6 @@ from ostools.ground.errors import InsufficientMemoryError
 from ostools.measure.bounds.variants import undescribed
 from ostools.measure.first_order import FEWEST, RIGHT_RANK, belief, judged
 from ostools.measure.formulas import weights
-from ostools.models import Prompt
 from tests.checkpoints import Family, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
@@ -72,7 +71,7 @@ def test_zero_against_zero_is_not_off_and_against_more_infinitely() -> None:
 
 def test_each_form_that_is_no_bound_says_whether_it_is_believed() -> None:
     model = tiny_model("gemma", seed=3)
-    prompt = Prompt.from_ids(model, [2, *range(40, 50)])
+    prompt = ost.Prompt.from_ids(model, [2, *range(40, 50)])
     with hooks.scale_scores(model, 2.0):  # what stands beside it is measured under the same edits
         paths = ost.bounds(model, prompt, variants=["local", "proof", "theorem-5.1"])
         beside = ost.compare(
@@ -92,7 +91,7 @@ def test_each_form_that_is_no_bound_says_whether_it_is_believed() -> None:
 
 def test_without_a_sketch_of_its_own_a_form_is_judged_by_compare_alone() -> None:
     model = tiny_model("gemma", seed=3)
-    prompt = Prompt.from_ids(model, [2, *range(40, 50)])
+    prompt = ost.Prompt.from_ids(model, [2, *range(40, 50)])
     norms = ost.sensitivity(model, prompt, linearisations=["frozen"])
     with_sketch, without = (
         ost.bounds(model, prompt, variants=["local", "proof"], believe=believe)

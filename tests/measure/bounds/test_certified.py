@@ -17,7 +17,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, _fill, tiny_model
 from tests.measure.formulas.test_blocks import N, held
 
@@ -58,13 +57,13 @@ def filled(family: Family, seed: int, scale: float, sharp: float) -> Transformer
 
 
 def bounds(
-    model: TransformerBridge, prompt: Prompt, variants: tuple[str, ...], **options
+    model: TransformerBridge, prompt: ost.Prompt, variants: tuple[str, ...], **options
 ) -> dict[str, np.ndarray]:
     frame: Any = ost.bounds(model, prompt, variants=variants, **options).frame
     return {name: frame.loc[frame["variant"] == name, "value"].to_numpy() for name in variants}
 
 
-def measured(model: TransformerBridge, prompt: Prompt) -> np.ndarray:
+def measured(model: TransformerBridge, prompt: ost.Prompt) -> np.ndarray:
     """||d y_n / d v_i||, frozen, by autograd, which shares nothing with the formulas of the bounds."""
     with hooks.exact_arithmetic(model):
         embedded = model.input_to_embed(prompt.ids[None])[0][0]
@@ -95,7 +94,7 @@ def test_the_chain_falls_to_the_measured_norm(
     both ||D||; float64.
     """
     model = filled(family, seed, scale, sharp)
-    prompt = Prompt.from_ids(model, [2, *ids])
+    prompt = ost.Prompt.from_ids(model, [2, *ids])
     exact = measured(model, prompt)
     found = bounds(model, prompt, FROZEN)
     by_product = bounds(model, prompt, ("local",), mlp_norm="product")
@@ -130,7 +129,7 @@ def test_windows_are_products_of_whole_blocks_grouped_from_the_last(family: str,
 def test_bounds_know_masks_and_temperature(family: Family) -> None:
     """What is out of reach is 0, and the rest still falls to what is measured under the same edits."""
     model = filled(family, 6, 1.0, 3.0)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     with (
         hooks.mask_scores(model, lambda query, key: query - key < 2),
         hooks.scale_scores(model, 0.5),
@@ -147,7 +146,7 @@ def test_what_counts_on_causality_refuses_a_pattern_that_looks_ahead() -> None:
     weights included.
     """
     model = filled("gpt2", 3, 2.0, 1.0)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     pattern = torch.randn(
         1, 4, len(IDS), len(IDS), generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )

@@ -9,13 +9,11 @@ import pandas as pd
 import pytest
 import torch
 
+import ostools as ost
 from ostools import hooks, tasks
 from ostools.measure.collapse import run
-from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.result import Collapse
 from ostools.measure.passes.last_tokens import LastRows
 from ostools.measure.passes.precisions import PRECISIONS, Precision
-from ostools.models import encode, view_in
 from ostools.models.precision.casting import view_rounded
 from ostools.theory.distances import distance
 from tests.checkpoints import tiny_model
@@ -42,8 +40,8 @@ def _at(frame: Any, length: int, **wanted: Any) -> Any:
 )
 def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
     model = tiny_model("gemma2", seed=1)
-    found = collapse(model, "figure-5a", lengths=LENGTHS, dtypes=[name])
-    longest = tuple(encode(model, tasks.figure_5a().text(9)).ids.tolist())
+    found = ost.collapse(model, "figure-5a", lengths=LENGTHS, dtypes=[name])
+    longest = tuple(ost.encode(model, tasks.figure_5a().text(9)).ids.tolist())
     longest = (*longest, longest[-1])
     precision = Precision.of_name(name)
     for length in LENGTHS:
@@ -66,14 +64,16 @@ def test_stored_weights_shift_y_but_make_no_noise(format: Any) -> None:
     weights alone.
     """
     model = tiny_model("llama", seed=2)
-    found = collapse(model, "figure-5c", lengths=[6], dtypes=["float32", f"{format}-weights"])
+    found = ost.collapse(model, "figure-5c", lengths=[6], dtypes=["float32", f"{format}-weights"])
     plain, stored = (
         _at(found.frame, 6, dtype="float32"),
         _at(found.frame, 6, dtype=f"{format}-weights"),
     )
     assert 0 < stored["noise"] < 20 * plain["noise"]
-    ids = tuple(encode(model, tasks.figure_5c().text(6)).ids.tolist())
-    exact = [view_in(copy, torch.float64) for copy in (model, view_rounded(model, format))]
+    ids = tuple(ost.encode(model, tasks.figure_5c().text(6)).ids.tolist())
+    exact = [
+        ost.models.view_in(copy, torch.float64) for copy in (model, view_rounded(model, format))
+    ]
     with hooks.exact_arithmetic(exact[0]), hooks.exact_arithmetic(exact[1]):
         before, after = (last_token(one, ids)["y"] for one in exact)
     assert stored["weight_shift"] == pytest.approx(float((before - after).norm()), rel=1e-6)
@@ -85,7 +85,7 @@ def test_stored_weights_shift_y_but_make_no_noise(format: Any) -> None:
     assert abs(stored["float64_distance"] - given) > 100 * plain["noise"]
 
 
-def by_site(found: Collapse) -> dict[str, int]:
+def by_site(found: ost.measure.Collapse) -> dict[str, int]:
     table: Any = found.verdicts()
     return dict(zip(table["site"], table["first"], strict=True))
 
@@ -100,7 +100,7 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(
     kinds = ["sliding_attention"] * 2
     model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
     lengths = range(1, 48)
-    honest = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
+    honest = ost.collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
     truth = by_site(honest)
     start = truth["y"]
     assert start > 1
@@ -117,7 +117,7 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(
         return rows
 
     monkeypatch.setattr(run, "last_rows", planted)
-    found = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
+    found = ost.collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
     assert by_site(found) == truth
     parameters = found.provenance.parameters
     assert parameters["difference_at_probed_lengths"]["bfloat16"] == 1.0
@@ -128,14 +128,14 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(
         pd.testing.assert_frame_equal(here, there, check_exact=True)
     # Without them the planted row hides the pair.
     monkeypatch.setattr(run, "deciding", lambda curves: set())
-    spoiled = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
+    spoiled = ost.collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
     assert by_site(spoiled)["y"] < start
     assert spoiled.provenance.parameters["difference_at_probed_lengths"]["bfloat16"] == 0.0
 
 
 @pytest.mark.slow
 def test_every_precision_runs_on_every_site_with_numbers() -> None:
-    found = collapse(
+    found = ost.collapse(
         tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS)
     )
     assert set(found.frame["dtype"]) == set(PRECISIONS)

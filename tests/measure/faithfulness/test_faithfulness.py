@@ -14,9 +14,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.measure import Faithfulness
-from ostools.models import Prompt
 from ostools.theory.statistics.intervals import spearman_interval
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY
@@ -24,8 +21,10 @@ from tests.reporting.every import EVERY
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 
-def used(model: TransformerBridge, ids: list[int] = IDS, **options: Any) -> Faithfulness:
-    paths = ost.bounds(model, Prompt.from_ids(model, ids), variants="local")
+def used(
+    model: TransformerBridge, ids: list[int] = IDS, **options: Any
+) -> ost.measure.Faithfulness:
+    paths = ost.bounds(model, ost.Prompt.from_ids(model, ids), variants="local")
     return ost.measure.faithfulness(model, paths, logit=17, **options)
 
 
@@ -39,7 +38,7 @@ def log_probs(
     return log_softmax(logits[0, -1].double().numpy())
 
 
-def rows(found: Faithfulness, way: str) -> Any:
+def rows(found: ost.measure.Faithfulness, way: str) -> Any:
     table: Any = found.frame
     return table[table["way"] == way].set_index("position")
 
@@ -74,7 +73,7 @@ def test_each_way_is_hugging_faces_model_on_the_other_prompt(family: Any) -> Non
 
 def test_a_contrast_is_the_difference_of_the_two_answers() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
-    paths = ost.bounds(model, Prompt.from_ids(model, IDS), variants="local")
+    paths = ost.bounds(model, ost.Prompt.from_ids(model, IDS), variants="local")
     contrast, first, second = (
         ost.measure.faithfulness(model, paths, logit=logit, ways="removed")
         for logit in ((17, 23), 17, 23)
@@ -108,7 +107,7 @@ def test_rank_correlations_are_scipys_with_the_interval_of_the_formula() -> None
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model, other = tiny_model("llama", seed=3), tiny_model("llama", seed=4)
     profile, shorter, two = (
-        ost.bounds(model, Prompt.from_ids(model, ids), variants="local")
+        ost.bounds(model, ost.Prompt.from_ids(model, ids), variants="local")
         for ids in (IDS, IDS[:5], IDS[:2])
     )
     measure: Any = ost.measure.faithfulness
@@ -126,11 +125,11 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
         ),
         (model, two, {}, "at least three tokens, found 2"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(ost.InputError, match=words):
             measure(asked, profiles, **options)
     with hooks.scale_scores(model, 2.0):
         model(torch.tensor([IDS]))
         with pytest.raises(
-            InputError, match="expected a model without edits, found 'scale_scores'"
+            ost.InputError, match="expected a model without edits, found 'scale_scores'"
         ):
             ost.measure.faithfulness(model, profile)

@@ -13,11 +13,8 @@ import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.jacobian import distance
 from ostools.measure.jacobian.distance import InfluenceByDistance
-from ostools.models import Prompt
-from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
@@ -33,7 +30,7 @@ def test_uniform_attention_has_no_distance_but_the_number_of_tokens() -> None:
     with hooks.scale_scores(model, 0.0):
         result = ost.influence_by_distance(
             model,
-            Prompt.from_ids(model, [50] * N),
+            ost.Prompt.from_ids(model, [50] * N),
             queries=N,
             linearisation="frozen",
             method="exact",
@@ -61,7 +58,7 @@ def test_every_pair_against_the_jacobian_of_the_whole_text() -> None:
     matter.
     """
     model = tiny_model("gemma3", seed=3, window=4, dtype=torch.float64, **TINY)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     frame: Any = ost.influence_by_distance(model, prompt, queries=N, method="exact").frame
     found = frame.set_index(["query", "position"])
     embedded = model.input_to_embed(torch.tensor([IDS]))[0].detach()
@@ -97,7 +94,9 @@ def made(
                 "distance": r,
             }
             rows.append(pd.DataFrame(columns | {"norm": norm}))
-    return InfluenceByDistance.of(pd.concat(rows, ignore_index=True), Provenance.without_model())
+    return InfluenceByDistance.of(
+        pd.concat(rows, ignore_index=True), ost.results.Provenance.without_model()
+    )
 
 
 def test_pairs_of_the_first_token_a_sink_are_in_no_law() -> None:
@@ -108,7 +107,7 @@ def test_pairs_of_the_first_token_a_sink_are_in_no_law() -> None:
     pairs = pairs.assign(distance=r, norm=(r + 1.0) ** -0.8)
     sink = pairs.assign(norm=pairs["norm"].mask(pairs["position"] == 0, 1e4))
     for table in (pairs, sink):
-        laws: Any = InfluenceByDistance.of(table, Provenance.without_model()).laws
+        laws: Any = InfluenceByDistance.of(table, ost.results.Provenance.without_model()).laws
         assert laws["p"].to_numpy() == pytest.approx(0.8, rel=1e-6)
 
 
@@ -132,7 +131,7 @@ def test_the_interval_is_over_texts_and_missing_of_two(monkeypatch: pytest.Monke
 
 def test_controls_are_the_measurement_of_the_control_itself() -> None:
     model = tiny_model("llama", seed=2, **TINY)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     frame: Any = ost.influence_by_distance(
         model, prompt, queries=3, method="exact", controls=["shuffled", "untrained"], seed=5
     ).frame
@@ -149,11 +148,11 @@ def test_controls_are_the_measurement_of_the_control_itself() -> None:
 
 def test_shuffled_keeps_what_is_not_the_texts() -> None:
     model = tiny_model("llama", **TINY)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     shuffled = prompt.shuffled(1)
     assert sorted(shuffled.ids.tolist()) == sorted(IDS)
     assert shuffled.ids.tolist() != IDS
-    assert shuffled.tokens == Prompt.from_ids(model, shuffled.ids).tokens
+    assert shuffled.tokens == ost.Prompt.from_ids(model, shuffled.ids).tokens
     text = ost.encode(model, "the cat sat on the mat and the dog")
     again = text.shuffled(1)
     fixed = [place for place, origin in enumerate(text.origins or ()) if origin != "text"]
@@ -165,23 +164,23 @@ def test_shuffled_keeps_what_is_not_the_texts() -> None:
 
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
-    prompt = Prompt.from_ids(model, IDS)
-    with pytest.raises(InputError, match="expected texts of at least 4 tokens, found 3"):
-        ost.influence_by_distance(model, Prompt.from_ids(model, IDS[:3]))
+    prompt = ost.Prompt.from_ids(model, IDS)
+    with pytest.raises(ost.InputError, match="expected texts of at least 4 tokens, found 3"):
+        ost.influence_by_distance(model, ost.Prompt.from_ids(model, IDS[:3]))
     wrong: Any = ["shufled"]
-    with pytest.raises(InputError, match="controls"):
+    with pytest.raises(ost.InputError, match="controls"):
         ost.influence_by_distance(model, prompt, controls=wrong)
     with (
-        pytest.raises(InputError, match="expected a model without edits"),
+        pytest.raises(ost.InputError, match="expected a model without edits"),
         hooks.ablate_heads(model, [(0, 1)]),
     ):
         ost.influence_by_distance(model, prompt, controls="untrained")
     with pytest.raises(
-        InputError, match="expected tokens whose order changes, found 4 that stay as they are"
+        ost.InputError, match="expected tokens whose order changes, found 4 that stay as they are"
     ):
-        ost.influence_by_distance(model, Prompt.from_ids(model, [50] * 4), controls="shuffled")
+        ost.influence_by_distance(model, ost.Prompt.from_ids(model, [50] * 4), controls="shuffled")
     result = made(0.8, 3, 0.0)
     with pytest.raises(
-        InputError, match="found pairs twice: rows of several texts have one number"
+        ost.InputError, match="found pairs twice: rows of several texts have one number"
     ):
         type(result).of(pd.concat([result.frame, result.frame]), result.provenance)

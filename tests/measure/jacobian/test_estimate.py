@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.jacobian import norms as estimate
 from ostools.measure.jacobian.norms import SketchedNorms, choose_method, most_rows, sketched
-from ostools.models import Prompt
 from ostools.theory.statistics.estimates import Sketch
 from tests.checkpoints import tiny_model
 
@@ -144,7 +142,7 @@ def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> Non
         "mitigation": "sliding-window:window=2",
     }  # many tokens reach nothing
     result = ost.sensitivity(
-        model, Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2, **window
+        model, ost.Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2, **window
     )
     table: Any = result.frame
     rows: Any = table[table["frobenius_norm"] > 0]
@@ -177,5 +175,5 @@ def test_an_accuracy_beside_what_contradicts_it_is_refused(
     options: dict[str, Any], match: str
 ) -> None:
     model = tiny_model("gemma3")
-    with pytest.raises(InputError, match=match):
-        ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], **options)
+    with pytest.raises(ost.InputError, match=match):
+        ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"], **options)

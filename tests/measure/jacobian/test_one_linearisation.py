@@ -24,7 +24,6 @@ from ostools.measure.jacobian import linearisation_run, linearise
 from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import true_arithmetic
-from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 from tests.sets import quick
@@ -32,8 +31,8 @@ from tests.sets import quick
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 
-def prompt_of(model: TransformerBridge) -> Prompt:
-    return Prompt.from_ids(model, IDS)
+def prompt_of(model: TransformerBridge) -> ost.Prompt:
+    return ost.Prompt.from_ids(model, IDS)
 
 
 def runs(result: Any) -> Any:
@@ -274,7 +273,7 @@ def test_the_prompt_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(
         ost.InputError, match=r"^prompt 2 of 2 \(.*\): the full Jacobian failed its check"
     ):
-        ost.sensitivity(model, [Prompt.from_ids(model, IDS[:5]), prompt_of(model)])
+        ost.sensitivity(model, [ost.Prompt.from_ids(model, IDS[:5]), prompt_of(model)])
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)

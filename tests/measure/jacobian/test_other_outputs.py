@@ -11,7 +11,6 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.measure.passes import output
-from ostools.models import Prompt
 from tests.checkpoints import tiny_model
 
 IDS = [1, 5, 9, 4, 9, 7, 3, 3]
@@ -41,7 +40,7 @@ def norms(found: Any, linearisation: str = "full") -> Any:
 @pytest.mark.parametrize("family", ["gemma", "gpt2"])
 def test_a_logit_and_a_difference_are_autograds(family: Any) -> None:
     model = model_of(family)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     for logit in ((11,), (11, 23)):
         frame = norms(ost.sensitivity(model, prompt, logit=logit))
         for column in ("operator_norm", "frobenius_norm"):
@@ -58,7 +57,7 @@ def test_bounds_hold_of_a_logit_and_tightly_where_they_can() -> None:
     with torch.no_grad():
         for block in model.blocks:
             block.mlp.out.weight *= 30.0
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
     top = torch.linalg.svd(ost.measure.jacobian(model, embedded)[0]).U[:, 0]
     with torch.no_grad():
@@ -79,7 +78,7 @@ def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         output, "output_row", lambda *asked: (1.001 * honest(*asked)[0], honest(*asked)[1])
     )
     with pytest.raises(ost.InputError, match="differs from the model's own logit"):
-        ost.sensitivity(model, Prompt.from_ids(model, IDS), logit=11)
+        ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), logit=11)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +95,12 @@ def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_outputs_that_are_not_there_are_refused(options: dict[str, Any], words: str) -> None:
     model = model_of("llama")
     with pytest.raises(ost.InputError, match=words):
-        ost.sensitivity(model, Prompt.from_ids(model, IDS), **options)
+        ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), **options)
 
 
 def test_another_output_stands_beside_nothing_of_y_n() -> None:
     model = model_of("llama")
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     plain, logit = ost.sensitivity(model, prompt), ost.sensitivity(model, prompt, logit=4)
     sums = ost.bounds(model, prompt, variants="theorem-5.1")
     compare: Any = ost.compare

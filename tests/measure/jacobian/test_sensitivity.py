@@ -13,14 +13,13 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.measure.jacobian import linearise
-from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 
 
-def prompt_of(model: TransformerBridge, ids: list[int] = IDS) -> Prompt:
-    return Prompt.from_ids(model, ids)
+def prompt_of(model: TransformerBridge, ids: list[int] = IDS) -> ost.Prompt:
+    return ost.Prompt.from_ids(model, ids)
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)

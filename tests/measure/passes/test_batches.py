@@ -10,13 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.mitigations.passes import own_windows
-from ostools.models import Prompt, view_in
 from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, Family, tiny_model
 from tests.measure.steps import step_logits, without_ends
 from tests.sets import quick
@@ -120,7 +119,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
 def test_batched_answers_are_those_of_each_prompt_alone(family: Family) -> None:
     model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float64, fresh=True)
     without_ends(model)
-    prompts = [Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
+    prompts = [ost.Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
     assert padding(model).allowed
     together = answers(model, prompts, max_new_tokens=STEPS)
     assert len({answer.ids for answer in together}) > 2
@@ -146,7 +145,7 @@ def test_answers_under_an_edit_of_each_position_alone_are_padded_and_those_of_ea
 ) -> None:
     model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float64, fresh=True)
     without_ends(model)
-    prompts = [Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
+    prompts = [ost.Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
     plain = answers(model, prompts, max_new_tokens=STEPS)
     with edit(model):
         assert padding(model).allowed
@@ -178,7 +177,7 @@ def test_where_padding_could_do_harm_there_is_none(block: Any, words: str) -> No
         assert not padding(model).allowed
         assert words in padding(model).reason
         answers(
-            model, [Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2
+            model, [ost.Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2
         )
     model.reset_hooks()
 
@@ -186,7 +185,7 @@ def test_where_padding_could_do_harm_there_is_none(block: Any, words: str) -> No
 def test_neither_in_16_bits_nor_where_rotations_depend_on_the_length_is_anything_padded() -> None:
     rope: Any = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     for model, words in (
-        (view_in(tiny_model("llama"), torch.bfloat16), "in bfloat16 the rounding"),
+        (ost.models.view_in(tiny_model("llama"), torch.bfloat16), "in bfloat16 the rounding"),
         (tiny_model("llama", rope_parameters=rope, fresh=True), "'dynamic' rotary embedding"),
     ):
         assert not padding(model).allowed
@@ -213,7 +212,7 @@ def test_refuses_logits_that_are_not_finite() -> None:
     model = tiny_model("gemma", fresh=True)
     model.blocks[0].ln1.weight.data[0] = float("inf")
     with (
-        pytest.raises(InputError, match="prompt of 4 tokens are not finite in float32"),
+        pytest.raises(ost.InputError, match="prompt of 4 tokens are not finite in float32"),
         torch.no_grad(),
     ):
         Rows(model, random_ids((3, 4)), cached=True).logits()

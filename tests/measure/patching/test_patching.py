@@ -16,13 +16,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks, tasks
-from ostools.ground.errors import InputError
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.patching import patching as patching_module
 from ostools.measure.patching import runs
 from ostools.measure.patching.runs import SITES, PromptRun
-from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 
@@ -34,8 +32,8 @@ WHAT = ("residual", "attention-out", "mlp-out", "heads")
 
 def pair(
     model: TransformerBridge, clean: Any = CLEAN, corrupt: Any = CORRUPT
-) -> tuple[Prompt, Prompt]:
-    return Prompt.from_ids(model, clean), Prompt.from_ids(model, corrupt)
+) -> tuple[ost.Prompt, ost.Prompt]:
+    return ost.Prompt.from_ids(model, clean), ost.Prompt.from_ids(model, corrupt)
 
 
 def patched(model: TransformerBridge, **options: Any) -> Any:
@@ -252,25 +250,27 @@ def test_no_share_is_told_of_a_gap_without_the_two_answers(embedded: Transformer
     ],
 )
 def test_what_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ost.InputError, match=message):
         patched(tiny_model("gemma3"), **options)
 
 
 def test_pairs_that_cannot_be_patched_are_refused(embedded: TransformerBridge) -> None:
     model = tiny_model("gemma3")
     clean, _ = pair(model)
-    with pytest.raises(InputError, match="expected two prompts of as many tokens, found 6 and 5"):
-        ost.patch(model, clean, Prompt.from_ids(model, CORRUPT[:-1]), logit=PAIR)
-    with pytest.raises(InputError, match="of no gap there is no share"):
+    with pytest.raises(
+        ost.InputError, match="expected two prompts of as many tokens, found 6 and 5"
+    ):
+        ost.patch(model, clean, ost.Prompt.from_ids(model, CORRUPT[:-1]), logit=PAIR)
+    with pytest.raises(ost.InputError, match="of no gap there is no share"):
         ost.patch(model, clean, clean, logit=PAIR)
-    with pytest.raises(InputError, match="expected a corrupt prompt, found none"):
+    with pytest.raises(ost.InputError, match="expected a corrupt prompt, found none"):
         ost.patch(model, clean, logit=PAIR)
-    with pytest.raises(InputError, match="both begin with"):
+    with pytest.raises(ost.InputError, match="both begin with"):
         ost.patch(model, clean, clean)
     many = tasks.questions("count-ones", lengths=[12])[0]
-    with pytest.raises(InputError, match="expected an answer of one token, found '12'"):
+    with pytest.raises(ost.InputError, match="expected an answer of one token, found '12'"):
         ost.patch(embedded, many)
-    with pytest.raises(InputError, match="task 'copy' has no option 'corrupt'"):
+    with pytest.raises(ost.InputError, match="task 'copy' has no option 'corrupt'"):
         ost.patch(embedded, tasks.questions("copy", lengths=[4])[0])
 
 
@@ -292,7 +292,7 @@ def test_a_gap_up_to_64_roundings_of_the_greatest_logit_is_none() -> None:
         for value in (0.0, 6.0e-5, 1.0e-4)
     )
     patching_module._require_apart(clean, far, ["a"], torch.float32)
-    with pytest.raises(InputError, match="within rounding: of no gap there is no share"):
+    with pytest.raises(ost.InputError, match="within rounding: of no gap there is no share"):
         patching_module._require_apart(clean, near, ["a"], torch.float32)
 
 

@@ -13,7 +13,6 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 import ostools as ost
-from ostools.measure import Decodability
 from ostools.measure.probes.failure_stage import (
     NOT_READ,
     READ,
@@ -24,13 +23,12 @@ from ostools.measure.probes.failure_stage import (
     _verdict,
     untrained_as_good,
 )
-from ostools.results import Provenance, frame_of
 
 LENGTHS = [3, 6, 9, 12, 130, 150]
 
 
-def decodability(frame: pd.DataFrame) -> Decodability:
-    return Decodability(frame, Provenance.without_model(), pd.DataFrame())
+def decodability(frame: pd.DataFrame) -> ost.measure.Decodability:
+    return ost.measure.Decodability(frame, ost.results.Provenance.without_model(), pd.DataFrame())
 
 
 def verdict(
@@ -112,7 +110,7 @@ def test_no_verdict_contradicts_its_own_probe(
 
 @pytest.mark.slow
 def test_shares_are_of_prompts(embedded) -> None:
-    frame = frame_of(
+    frame = ost.results.frame_of(
         ost.measure.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"])
     )
     assert frame["length"].tolist() == [3, 6, 9, 12, 130, 150]

@@ -14,7 +14,6 @@ import torch
 import ostools as ost
 from ostools import hooks
 from ostools.ground.lens import TransformerBridge
-from ostools.measure import Change
 from tests.measure.profiles.test_compare import path, profile
 
 
@@ -23,7 +22,7 @@ def test_ratios_are_second_over_first_and_joined_on_norm_and_linearisation() -> 
         profile(measured=[4.0, 1.0, 2.0, 8.0]),
         profile(measured=[2.0, 1.0, 8.0, 8.0], weight_hash="b"),
     )
-    assert isinstance(found, Change)
+    assert isinstance(found, ost.measure.Change)
     for norm in ("operator", "frobenius"):
         rows: Any = found.frame[found.frame["norm"] == norm]
         assert (

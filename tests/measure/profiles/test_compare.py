@@ -9,7 +9,6 @@ import pytest
 
 import ostools as ost
 from ostools.measure import Bounds, Comparison, Sensitivity
-from ostools.results import Provenance
 from tests.reporting.made import made_paths, made_sensitivity
 
 MEASURED = [4.0, 1.0, 2.0, 8.0]
@@ -17,8 +16,8 @@ MEASURED = [4.0, 1.0, 2.0, 8.0]
 
 def provenance(
     weight_hash: str = "a", ids: tuple[int, ...] = (1, 2, 3, 4), dtype: str = "float32"
-) -> Provenance:
-    return Provenance({"weight_hash": weight_hash, "dtype": dtype}, {}, ids, {})
+) -> ost.results.Provenance:
+    return ost.results.Provenance({"weight_hash": weight_hash, "dtype": dtype}, {}, ids, {})
 
 
 def profile(

@@ -15,13 +15,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.measure.answers.evaluate import evaluate
-from ostools.measure.collapse.collapse import collapse
-from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.position import read_at
 from ostools.measure.study.study import Study
-from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.mitigations import (
     Hint,
     Mitigation,
@@ -32,11 +27,10 @@ from ostools.mitigations import (
     running,
 )
 from ostools.mitigations.passes import SlidingWindow
-from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
 pytestmark = pytest.mark.slow  # a study is some dozens of measurements
-TASK = AppendixTask("copy-last")
+TASK = ost.tasks.AppendixTask("copy-last")
 SMALL: dict[str, Any] = {
     "d_model": 16,
     "n_heads": 2,
@@ -72,7 +66,7 @@ def test_every_number_is_that_of_its_own_measurement(
     mitigation = Separator() if name == "separator" else SlidingWindow(40, sinks=1)
     lengths = [2, 3, 7]
     for column, given in (("value", mitigation), ("baseline", None)):
-        said = evaluate(
+        said = ost.evaluate(
             model, TASK, lengths=lengths, mitigation=given, elicitation="zero-shot"
         ).frame
         for quantity in ("log_probability", "correct"):
@@ -80,18 +74,18 @@ def test_every_number_is_that_of_its_own_measurement(
                 rows(found, name, quantity)[column], said[quantity].astype(float), rtol=1e-5
             )
         asked: dict[str, Any] = {"dtypes": ["bfloat16"], "mitigation": given, "chat": False}
-        pairs: Any = collapse(model, TASK, lengths=lengths, **asked).reference
+        pairs: Any = ost.collapse(model, TASK, lengths=lengths, **asked).reference
         exact = pairs[pairs["site"] == "y"]["distance"]
         np.testing.assert_allclose(
             rows(found, name, "collapse_distance", "float64")[column], exact, rtol=1e-9
         )
-        posed = render_prompt(model, TASK, 7, mitigation=given, chat=False)
-        at = list(carrier_positions(model, posed))
+        posed = ost.measure.render_prompt(model, TASK, 7, mitigation=given, chat=False)
+        at = list(ost.measure.carrier_positions(model, posed))
         with running(model, given):
             prompt = read_at(model, posed).prompt(model)
-            norms: Any = sensitivity(model, prompt, linearisations="full", method="exact").frame[
-                "operator_norm"
-            ]
+            norms: Any = ost.sensitivity(
+                model, prompt, linearisations="full", method="exact"
+            ).frame["operator_norm"]
         assert rows(found, name, "sensitivity")[column][7] == pytest.approx(
             norms[at].mean(), rel=1e-6
         )
@@ -104,7 +98,7 @@ def test_distances_are_of_the_position_and_the_study_says_which(
 ) -> None:
     asked: dict[str, Any] = {"lengths": [2, 3], "chat": False, "position": position}
     found = ost.study(model, TASK, mitigations=[WIDE], dtypes=(), measures=["collapse"], **asked)
-    pairs: Any = collapse(model, TASK, dtypes=["float64"], **asked).reference
+    pairs: Any = ost.collapse(model, TASK, dtypes=["float64"], **asked).reference
     expected = pairs[pairs["site"] == "y"]["distance"].to_numpy()
     baseline = rows(found, label(WIDE), "collapse_distance", "float64")["baseline"]
     np.testing.assert_allclose(baseline, expected, rtol=1e-9)
@@ -192,6 +186,6 @@ def test_refusals_come_before_any_measurement(
 ) -> None:
     told: list[int] = []
     given = {"task": TASK, "mitigations": [Hint()], "lengths": [2]} | arguments
-    with pytest.raises((InputError, MitigationError), match=message):
+    with pytest.raises((ost.InputError, MitigationError), match=message):
         ost.study(model, progress=lambda done, total: told.append(done), **given)
     assert told == []

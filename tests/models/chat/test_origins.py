@@ -10,7 +10,6 @@ import pytest
 from tokenizers import processors
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
 from ostools.models.chat import MIXED, NO_SWITCH, OFF, ON, SPECIAL, SYSTEM, TEMPLATE, TEXT
 from ostools.models.tokenizer_calls import note_once
@@ -142,7 +141,7 @@ def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(
     model: str, options: Any, match: str
 ) -> None:
     tiny = on_template(model) if model in TEMPLATES else _changed(model)
-    with pytest.raises(InputError, match=match) as caught:
+    with pytest.raises(ost.InputError, match=match) as caught:
         encode(tiny, "Hi", **({"chat": True} | options))
     assert "\n" not in str(caught.value)
 
@@ -151,12 +150,13 @@ def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(
 def test_control_tokens_in_a_message_or_a_system_prompt_are_refused(name: str) -> None:
     for token in TEMPLATES[name].control:
         with pytest.raises(
-            InputError, match="the message holds text that the tokenizer reads as a control token"
+            ost.InputError,
+            match="the message holds text that the tokenizer reads as a control token",
         ):
             encode(on_template(name), f"Hi {token}", chat=True)
         if name in TAKES_SYSTEM:
             with pytest.raises(
-                InputError,
+                ost.InputError,
                 match="the message holds text that the tokenizer reads as a control token",
             ):
                 encode(on_template(name), "Hi", chat=True, system=f"Be {token}")
@@ -199,7 +199,7 @@ def test_a_template_that_writes_the_date_says_so() -> None:
 def test_a_template_without_a_switch_is_left_as_it_is(name: str) -> None:
     assert encode(on_template(name), "Hi", chat=True).provenance["thinking"] == NO_SWITCH
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"thinking: expected a chat template with a switch \(enable_thinking\), found none",
     ):
         encode(on_template(name), "Hi", chat=True, thinking=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.models import encode
+import ostools as ost
 from ostools.models.shape import Shape
 from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.report import lengths_text, measure, only_by_name, report
@@ -59,7 +58,7 @@ def found() -> Measurements:
     model = tiny_model("gemma")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
-        return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
+        return measure(model, ost.encode(model, "1110"), list(LENGTHS), MEASURED)
 
 
 def sections(page: Parsed) -> list[str]:
@@ -101,7 +100,7 @@ def test_a_section_is_made_of_what_it_needs_alone(
     """What takes answers, of a model that answers."""
     model = trained("embedded") if name in ("evaluate", "mitigations") else tiny_model("gemma")
     monkeypatch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
-    chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
+    chosen = measure(model, ost.encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
     assert chosen.provenance.parameters["sections"] == [name]
     assert chosen.left_out == []
@@ -140,7 +139,7 @@ def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
     assert "beside the same architecture before training" not in text
     named = measure(
         model,
-        encode(model, "1110"),
+        ost.encode(model, "1110"),
         extent_of(Shape.of(model), quick=True).lengths(12),
         ["precision"],
         quick=True,
@@ -155,7 +154,7 @@ def test_what_cannot_be_measured_is_refused_and_leaves_no_file(tmp_path: Path) -
         ([], "section: expected at least one, found none"),
         (None, "at most 256 tokens"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(ost.InputError, match=said):
             report(
                 tiny_model("gemma"), prompt="1" * 300, sections=sections, out=tmp_path / "r.html"
             )
@@ -174,7 +173,7 @@ def test_lengths_are_written_as_the_command_line_reads_them() -> None:
 
 def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     model = tiny_model("gemma", context=40)
-    found = measure(model, encode(model, "1110"), list(LENGTHS), ["collapse", "sensitivity"])
+    found = measure(model, ost.encode(model, "1110"), list(LENGTHS), ["collapse", "sensitivity"])
     assert found.of("collapse") == []
     assert present(found) == ["sensitivity"]
     assert sum("40 tokens" in why and name == "collapse" for name, why in found.left_out) == 4
@@ -187,6 +186,6 @@ def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
     model = tiny_model("llama", fresh=True)
     model.blocks[0].mlp.out.weight[0, 0] = float("nan")
     out = tmp_path / "report.html"
-    with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):
+    with pytest.raises(ost.InputError, match=r"nothing could be measured.*not finite"):
         report(model, prompt="11110", out=out, lengths=[1, 2], sections=["collapse", "sensitivity"])
     assert not out.exists()

@@ -9,15 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import ostools as ost
 from ostools.ground.words import number
-from ostools.measure.profiles.position_effect import PositionEffect
-from ostools.measure.study.study import Study
 from ostools.reporting.page.section import Headline, Part, StripField
 from ostools.reporting.report.rendering import first_screen, sections_of
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.extent import FULL, LEAST, REDUCED, Extent
 from ostools.reporting.sections.records import Measurements
-from ostools.results import Provenance
 from tests.measure.profiles.test_position_effect import made as made_position
 from tests.reporting.made import (
     PROVENANCE,
@@ -101,7 +99,7 @@ def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_to
 # --- over-squashing
 
 
-def position_of(start: float, end: float) -> PositionEffect:
+def position_of(start: float, end: float) -> ost.measure.PositionEffect:
     """Thirds of passages of 12 tokens: the first and the last stand that many decades above the
     middle one.
     """
@@ -235,7 +233,7 @@ def test_answers_are_counted() -> None:
     assert cut[0] == "None of 2 texts holds an answer in the form that count-ones asks for."
 
 
-def study_of(verdict: str, baseline: float = 0.5) -> Study:
+def study_of(verdict: str, baseline: float = 0.5) -> ost.measure.Study:
     row = {
         "mitigation": "hint",
         "quantity": "correct",
@@ -262,8 +260,8 @@ def study_of(verdict: str, baseline: float = 0.5) -> Study:
             }
         ]
     )
-    provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
-    return Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table)
+    provenance = ost.results.Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
+    return ost.measure.Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ import ostools as ost
 from ostools.measure.swept import Cell
 from ostools.reporting.sweep.report import section_of
 from ostools.results import Provenance
-from ostools.sweep import run as run_sweep
-from ostools.sweep import sweep_of
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.reading import read
@@ -201,7 +199,7 @@ ASKED = {
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("report")
     model = str(write_checkpoint(home / "tiny", "gemma"))
-    assert run_sweep(sweep_of({"models": model, **ASKED}), home / "out").failed == ()
+    assert ost.sweep.run(ost.sweep.sweep_of({"models": model, **ASKED}), home / "out").failed == ()
     return home / "out"
 
 
