@@ -15,6 +15,7 @@ import pytest
 import ostools as ost
 from ostools import tasks
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
+from ostools.results import Provenance, frame_of
 from scripts.behaviour import cells, collapse, figure, page, states
 from scripts.behaviour import store as store_of_cells
 
@@ -57,7 +58,7 @@ def plant(
         }
         rows.append(dict.fromkeys(COLUMNS, pd.NA) | known)
     frame: Any = pd.DataFrame(rows)[list(COLUMNS)].astype(COLUMNS)
-    provenance = ost.results.Provenance.without_model(measurement="evaluate", temperature=0.0)
+    provenance = Provenance.without_model(measurement="evaluate", temperature=0.0)
     Evaluation(frame, provenance, summarise(frame, form.random)).save(store_of_cells.path_of(name))
 
 
@@ -168,8 +169,7 @@ def test_tables_of_planted_distances(store: Path) -> None:
     (precision,) = cells_of(collapse.precision_table())
     assert precision == ["ones in a row", "10", "5", "5", "5", "0.25, 0.25"]
     rows = {cells[1]: cells[2:] for cells in cells_of(collapse.separation_table())}
-    ratio = rows["distance / noise, “answer”"]
-    assert ratio == ["1.00 [0.64, 1.00]", "–"]
+    assert rows["distance / noise, “answer”"] == ["1.00 [0.64, 1.00]", "–"]
     verdict, _ = cells_of(collapse.verdict_table())
     assert verdict == ["ones in a row", "“answer”", "5", "0", "where it is hidden"]
 
@@ -190,12 +190,12 @@ def test_states_of_a_model_are_those_of_its_own_passes(
     cells.measure(model, store / "states", 75)
     rows: Any = collapse.stored("ones-states").set_index("length")
     assert sorted(rows.index) == sorted({*lengths, *exact, 12})
-    answered: Any = ost.results.frame_of(store_of_cells.answers("ones")).set_index("length")
+    answered: Any = frame_of(store_of_cells.answers("ones")).set_index("length")
     right = rows.loc[list(lengths), "right_bfloat16"].tolist()
     assert answered["correct"].tolist() == right == [True] * 6 + [False]
     assert rows.loc[list(lengths), "given_bfloat16"].all()
     for position in POSITIONS:
-        curve: Any = ost.results.frame_of(
+        curve: Any = frame_of(
             ost.collapse(model, cells.ONES, lengths=exact, dtypes=["bfloat16"], position=position)
         )
         following = curve.query("site == 'logits' and norm == 'l2'").set_index("length")[

@@ -58,8 +58,7 @@ def test_a_habit_leaves_no_edit_and_every_number(
     own_model: TransformerBridge, before: str, habit: str
 ) -> None:
     HABITS[habit](own_model)
-    assert hooks.active_edits(own_model) == ()
-    assert repr(_numbers(own_model)) == before
+    assert (hooks.active_edits(own_model), repr(_numbers(own_model))) == ((), before)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +96,7 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert threads_in_a_call() == {1}
-        assert torch.get_num_threads() == 2
+        assert (threads_in_a_call(), torch.get_num_threads()) == ({1}, 2)
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
         assert threads_in_a_call() == {2}
     finally:

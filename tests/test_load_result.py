@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import ostools as ost
-from tests.checkpoints import tiny_model
+from ostools.results import Result
+from tests.checkpoints import refused, tiny_model
 from tests.reporting.every import EVERY
 from tests.sets import quick
 
@@ -37,7 +38,7 @@ def assert_same(loaded: Any, saved: Any) -> None:
         pd.testing.assert_frame_equal(loaded, saved, check_exact=True)
     elif isinstance(saved, torch.Tensor):
         assert torch.equal(loaded, saved)
-    elif isinstance(saved, ost.results.Result):
+    elif isinstance(saved, Result):
         assert loaded.provenance.as_dict() == saved.provenance.as_dict()
         for field in dataclasses.fields(saved):
             if field.name != "provenance":
@@ -57,8 +58,7 @@ def assert_same(loaded: Any, saved: Any) -> None:
 @pytest.mark.parametrize("name", quick([name for name in EVERY if name not in TABLE_ALONE], *QUICK))
 def test_a_result_is_what_was_saved(name: str, ending: str, tmp_path: Path) -> None:
     saved = EVERY[name]()
-    loaded = ost.load_result(saved.save(tmp_path / f"x{ending}"))
-    assert_same(loaded, saved)
+    assert_same(ost.load_result(saved.save(tmp_path / f"x{ending}")), saved)
 
 
 CHANGES: tuple[dict[str, Any], ...] = (
@@ -76,8 +76,7 @@ def test_a_file_that_says_something_else_is_refused_in_one_line(
     path = EVERY["Comparison"]().save(tmp_path / "x.json")
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"result": document["result"] | change}))
-    with pytest.raises(ost.InputError, match=r"^[^\n]*x\.json: (expected|unknown)[^\n]*$"):
-        ost.load_result(path)
+    refused(r"^[^\n]*x\.json: (expected|unknown)[^\n]*$", ost.load_result, path)
 
 
 def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -85,8 +84,7 @@ def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> N
     (tmp_path / "bytes.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
     for name in ("html.json", "bytes.parquet", "other.parquet", "none.json", "x.csv", "."):
-        with pytest.raises(ost.InputError, match=r"^[^\n]+$"):
-            ost.load_result(tmp_path / name)
+        refused(r"^[^\n]+$", ost.load_result, tmp_path / name)
 
 
 @pytest.mark.parametrize("dtypes", [["float32", "bfloat16"], ["float32"]])
@@ -100,8 +98,7 @@ def test_16_bit_numbers_of_before_scores_were_float32_are_refused(
     provenance = dataclasses.replace(result.provenance, arithmetic=arithmetic)
     old = dataclasses.replace(result, provenance=provenance).save(tmp_path / "old.parquet")
     words = "found a result of an earlier ostools, which rounded"
-    refused = pytest.raises(ost.InputError, match=words) if "bfloat16" in dtypes else nullcontext()
-    with refused:
+    with pytest.raises(ost.InputError, match=words) if "bfloat16" in dtypes else nullcontext():
         ost.load_result(old)
 
 

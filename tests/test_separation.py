@@ -32,8 +32,7 @@ def test_within_strata_what_differs_between_them_separates_nothing() -> None:
     assert separation(scores, right).area == pytest.approx(6 / 9)
     within = separation(scores, right, lengths)
     assert (within.area, within.pairs) == (0.5, 4)
-    alone = separation([*scores, 5.0, 6.0], [*right, True, True], [*lengths, 12, 12])
-    assert alone == within
+    assert separation([*scores, 5.0, 6.0], [*right, True, True], [*lengths, 12, 12]) == within
 
 
 def test_a_perfect_separation_has_an_interval_that_narrows() -> None:

@@ -154,8 +154,7 @@ def test_a_link_reopens_the_state_and_a_hostile_text_stays_text(
     link, code = first.page.evaluate("() => location.hash"), first.text("code")
     second = Page(browser, explorer, link=link)
     second.until("measured")
-    assert second.page.input_value("#prompt") == HOSTILE
-    assert second.text("code") == code
+    assert (second.page.input_value("#prompt"), second.text("code")) == (HOSTILE, code)
     assert second.page.evaluate("() => document.querySelectorAll('img, b').length") == 0
     first.clean()
     second.clean()

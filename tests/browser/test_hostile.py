@@ -63,8 +63,7 @@ def test_hostile_tokens_are_words_in_the_chart_and_under_the_mouse(
         if "<img" in told:
             break
     assert "<img·src=x·on…" in told
-    assert found.page.locator("#vg-tooltip-element img").count() == 0
-    assert found.dialogs == []
+    assert (found.page.locator("#vg-tooltip-element img").count(), found.dialogs) == (0, [])
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -80,8 +79,7 @@ def test_the_policy_stops_what_gets_out_of_its_escaping(
     found = opened(path)
     found.page.wait_for_timeout(150)
     assert found.page.title() == "a title"
-    assert found.drawn == 1
-    assert found.dialogs == []
+    assert (found.drawn, found.dialogs) == (1, [])
     assert found.requests[1:] == found.refused
     assert found.complaints  # the browser says that it refused
     if attack == "a base":

@@ -41,8 +41,7 @@ def assert_whole(found: Opened, path: Path, width: int, scripts: int = 2) -> Non
     no sideways scroll.
     """
     assert found.requests == [path.as_uri()]
-    assert found.complaints == []
-    assert found.dialogs == []
+    assert (found.complaints, found.dialogs) == ([], [])
     assert len(found.scripts) == scripts
     assert found.asked >= 1
     assert found.drawn == found.asked

@@ -13,6 +13,7 @@ import pytest
 
 import ostools as ost
 from ostools.cli.running import parse_ids
+from ostools.results import frame_of
 from tests.checkpoints import CHAT_TEMPLATE, tiny_model
 from tests.cli.asking import assert_refused
 from tests.cli.conftest import write_llama
@@ -113,9 +114,7 @@ def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
     (question,) = ost.tasks.questions("count-ones", lengths=[4])
     asked: dict[str, Any] = {"position": "last-item", "mitigation": "separator:every=2"}
     expected = ost.bounds(model, question, variants="local", **asked)
-    assert [row["value"] for row in found["rows"]] == ost.results.frame_of(expected)[
-        "value"
-    ].tolist()
+    assert [row["value"] for row in found["rows"]] == frame_of(expected)["value"].tolist()
     assert found["provenance"]["parameters"]["read_at"]["position"] == "last-item"
 
 

@@ -17,6 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.results import Result
 from tests import traces
 from tests.compositions.drawn import (
     LOOKED_FOR,
@@ -31,7 +32,7 @@ from tests.compositions.drawn import (
 
 EXAMPLES = 2 if settings().max_examples <= 20 else 25
 
-Measure = Callable[[TransformerBridge, list[int]], ost.results.Result]
+Measure = Callable[[TransformerBridge, list[int]], Result]
 
 
 def _sensitivity(model: TransformerBridge, ids: list[int]) -> ost.measure.Sensitivity:
@@ -40,7 +41,7 @@ def _sensitivity(model: TransformerBridge, ids: list[int]) -> ost.measure.Sensit
     )
 
 
-def _bounds(model: TransformerBridge, ids: list[int]) -> ost.results.Result:
+def _bounds(model: TransformerBridge, ids: list[int]) -> Result:
     return ost.bounds(model, ost.Prompt.from_ids(model, ids), variants=["local", "theorem-5.1"])
 
 

@@ -16,6 +16,7 @@ from ostools.ground.arguments import (
     whole_numbers,
 )
 from ostools.ground.errors import InputError
+from tests.checkpoints import refused
 
 
 @pytest.mark.parametrize("found", [1.5, True, np.bool_(True), None, "a", 1j])
@@ -44,10 +45,7 @@ def test_what_is_no_whole_number_is_refused_in_one_line(found: object) -> None:
 )
 def test_lengths_and_seeds_out_of_range_are_refused(what: str, given: Any, message: str) -> None:
     check = {"numbers of items": checked_lengths, "seeds": checked_seeds}[what]
-    with pytest.raises(
-        InputError, match=f"^{what}: expected whole numbers of {re.escape(message)}$"
-    ):
-        check(given)
+    refused(f"^{what}: expected whole numbers of {re.escape(message)}$", check, given)
 
 
 def test_lengths_ascend_and_seeds_keep_their_order_each_once_as_plain_numbers() -> None:
@@ -62,5 +60,4 @@ def test_lengths_ascend_and_seeds_keep_their_order_each_once_as_plain_numbers() 
 
 def test_a_range_may_have_a_step() -> None:
     assert parse_lengths("4:16:4,1") == [1, 4, 8, 12, 16]
-    with pytest.raises(InputError, match="found '4:16:0'"):
-        parse_lengths("4:16:0")
+    refused("found '4:16:0'", parse_lengths, "4:16:0")

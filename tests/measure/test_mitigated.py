@@ -24,7 +24,7 @@ from ostools.mitigations import (
 )
 from ostools.results import Result, frame_of
 from ostools.tasks.questions import question
-from tests.checkpoints import CHAT_TEMPLATE, tiny_model
+from tests.checkpoints import CHAT_TEMPLATE, refused, tiny_model
 
 TEXT = "the cat in the tin"
 SMALL: dict[str, Any] = {
@@ -115,8 +115,7 @@ def test_what_no_formula_knows_is_differentiated_and_refused_where_a_formula_is_
     with given.hooks(model):
         require_equal(found, ost.sensitivity(model, TEXT, **frozen))
     assert ost.attribution(model, TEXT, mitigation=given).provenance.parameters["complete"]
-    with pytest.raises(ost.InputError, match=r"bounds: .* found 'ablate_heads'"):
-        ost.bounds(model, TEXT, mitigation=given)
+    refused(r"bounds: .* found 'ablate_heads'", ost.bounds, model, TEXT, mitigation=given)
     assert not hooks.active_edits(model)
 
 
@@ -175,8 +174,7 @@ def test_a_chat_has_its_message_rewritten_and_tokens_alone_are_refused() -> None
     model = tiny_model("llama", seed=1, fresh=True, **SMALL)
     tokenizer: Any = model.tokenizer
     tokenizer.chat_template = CHAT_TEMPLATE
-    chat = ost.encode(model, TEXT, chat=True)
-    found = ost.bounds(model, chat, mitigation=Hint(" a"))
+    found = ost.bounds(model, ost.encode(model, TEXT, chat=True), mitigation=Hint(" a"))
     edited = ost.encode(model, Hint(" a").prompt(TEXT), chat=True)
     require_equal(found, ost.bounds(model, edited))
     assert found.provenance.parameters["chat"] is True

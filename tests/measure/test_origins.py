@@ -59,8 +59,7 @@ def test_of_ids_the_column_is_missing_and_everything_is_said_of_all_tokens() -> 
     )
     assert list(found.frame["origin"].isna().unique()) == [True]
     assert "the text's" not in sensitivity_findings(found)[0]
-    row = ost.profile(found).summary.iloc[0]
-    assert np.isnan(row["text_share"])
+    assert np.isnan(ost.profile(found).summary.iloc[0]["text_share"])
     shapes: Any = ost.profile(found).shapes.set_index("kept")["verdict"]
     assert shapes["the text"] == "not tested: it is not known whose the tokens are"
 

@@ -10,7 +10,7 @@ import ostools as ost
 from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.mitigations import Hint, MitigationError, Separator
 from ostools.tasks import task
-from tests.checkpoints import tiny_model, trained
+from tests.checkpoints import refused, tiny_model, trained
 
 EMBEDDED = trained("embedded")
 
@@ -41,8 +41,7 @@ def test_the_tokens_that_carry_the_answer(
     )
     found = carrier_positions(EMBEDDED, posed)
     assert [posed.prompt.tokens[position] for position in found] == carried
-    assert posed.key == key
-    assert posed.line == task(spec).answer_line(key)
+    assert (posed.key, posed.line) == (key, task(spec).answer_line(key))
     assert posed.rewritten == (mitigation is not None)
 
 
@@ -110,8 +109,7 @@ def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
             return text.replace("1", "one ")
 
     posed = render_prompt(EMBEDDED, task("copy-last"), 5, mitigation=Shouts())
-    with pytest.raises(ost.InputError, match="found it rewritten"):
-        carrier_positions(EMBEDDED, posed)
+    refused("found it rewritten", carrier_positions, EMBEDDED, posed)
     none = next(seed for seed in range(99) if task("count-ones-bernoulli").answer(1, seed) == "0")
     with pytest.raises(ost.InputError, match="no item carries the answer '0'"):
         carrier_positions(

@@ -13,7 +13,7 @@ import pytest
 
 import ostools as ost
 from ostools.theory import profiles
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 
 SMALL: dict[str, Any] = {
     "d_model": 8,
@@ -92,11 +92,7 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
         ([], "found an empty list"),
         (["a" * 300, "a"], "expected at most 256 tokens"),
     ):
-        with pytest.raises(ost.InputError, match=words):
-            ost.sensitivity(model, wrong)
+        refused(words, ost.sensitivity, model, wrong)
     found = ost.sensitivity(model, ["a", "the cat in"])
-    with pytest.raises(
-        ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"
-    ):
-        found.over_position(3)
+    refused("bins: expected at most 2, the tokens of the shortest, found 3", found.over_position, 3)
     assert found.over_position()["low"].isna().all()  # two prompts show no spread

@@ -12,6 +12,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
+from ostools.results import frame_of
 from tests.checkpoints import tiny_model
 
 FORM, LENGTH = "count-ones", 3
@@ -74,7 +75,7 @@ def test_a_study_and_an_evaluation_answer_in_the_models_own_dtype() -> None:
         model, FORM, mitigations=["hint"], dtypes=["float32"], **asked
     ).frame
     own, wide = (
-        ost.results.frame_of(ost.evaluate(each, FORM, max_new_tokens=4, **asked))
+        frame_of(ost.evaluate(each, FORM, max_new_tokens=4, **asked))
         for each in (model, ost.models.view_in(model, torch.float32))
     )
     log_p = study[study["quantity"] == "log_probability"]["baseline"].tolist()

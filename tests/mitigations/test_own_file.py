@@ -89,8 +89,7 @@ def test_a_class_or_a_function_of_a_file_with_its_options(
 def test_it_composes_with_named_ones_and_named_ones_stay_themselves(mine: Path) -> None:
     both = typed("separator:every=2 + mine.py:Plain")
     assert isinstance(both, Composed)
-    assert both.parts[0] == Separator(2)
-    assert label(both) == "separator:every=2 + mine.py:Plain"
+    assert (both.parts[0], label(both)) == (Separator(2), "separator:every=2 + mine.py:Plain")
     assert typed("hint") == Hint()
 
 

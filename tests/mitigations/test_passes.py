@@ -177,8 +177,7 @@ class Planted(SlidingWindow):
             with hooks.replace_pattern(model, short):
                 yield
         else:
-            layers = [0] if self.fault == "layer 1" else None
-            with hooks.mask_scores(model, rule, layers=layers):
+            with hooks.mask_scores(model, rule, layers=[0] if self.fault == "layer 1" else None):
                 yield
 
 

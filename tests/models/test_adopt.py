@@ -18,7 +18,7 @@ from transformers import FalconMambaForCausalLM
 
 import ostools as ost
 from ostools.models import describe, load_model
-from tests.checkpoints import EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer
+from tests.checkpoints import EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer, refused
 from tests.generic_models import GENERIC, generic_model
 from tests.sets import quick
 
@@ -140,10 +140,12 @@ def test_weights_that_were_replaced_since_are_refused(
     adopted = ost.adopt(model)
     describe(adopted)
     change(model)
-    with pytest.raises(
-        ost.InputError, match=rf"found .*{name}.* replaced since: .* adopt it again"
-    ):
-        ost.sensitivity(adopted, ost.Prompt.from_ids(adopted, IDS))
+    refused(
+        rf"found .*{name}.* replaced since: .* adopt it again",
+        ost.sensitivity,
+        adopted,
+        ost.Prompt.from_ids(adopted, IDS),
+    )
 
 
 def test_bfloat16_is_adopted_where_its_rotations_are_whole(tmp_path: Path) -> None:
@@ -255,9 +257,7 @@ def test_what_is_not_what_its_configuration_says_is_refused(name: str) -> None:
     change, match = REFUSED[name]
     model = make_model("llama")
     change(model)
-    with pytest.raises(ost.InputError, match=match) as caught:
-        ost.adopt(model, name="mine")
-    assert "\n" not in str(caught.value)
+    refused(match, ost.adopt, model, name="mine")
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")

@@ -27,6 +27,7 @@ from tests.checkpoints import (
     TWO_FAMILIES,
     Family,
     make_model,
+    refused,
     tiny_model,
     write_checkpoint,
 )
@@ -224,10 +225,9 @@ def test_refusals() -> None:
         view_rounded(model, cast(Any, "int16"))
     with hooks.ablate_heads(model, [(0, 0)]):
         model(IDS)
-        with pytest.raises(
-            InputError, match="expected a model without hooks to read in another dtype"
-        ):
-            view_rounded(model, "int8")
+        refused(
+            "expected a model without hooks to read in another dtype", view_rounded, model, "int8"
+        )
     model.W_E[3, 4] = 449.0
     with pytest.raises(
         InputError,
@@ -236,5 +236,4 @@ def test_refusals() -> None:
         view_rounded(model, "float8_e4m3fn")
     view_rounded(model, "float8_e5m2")
     model.W_E[3, 4] = float("nan")
-    with pytest.raises(InputError, match="found nan"):
-        view_rounded(model, "int8")
+    refused("found nan", view_rounded, model, "int8")

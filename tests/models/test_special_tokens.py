@@ -12,7 +12,7 @@ import pytest
 import ostools as ost
 from ostools.models.tokenizer_calls import note_once
 from ostools.models.tokens import count_tokens, offsets
-from tests.checkpoints import make_model
+from tests.checkpoints import make_model, refused
 from tests.tokenizers import TOKENIZERS
 
 TEXT, LONGER = "the hen", "the other hen, there"
@@ -35,8 +35,7 @@ def _own_ids(name: str, text: str, **options: Any) -> list[int]:
 def test_the_bridge_cuts_a_text_as_encode_and_the_tokenizer_do(name: str) -> None:
     model = _model(name)
     ids = _own_ids(name, TEXT)
-    assert ost.encode(model, TEXT).ids.tolist() == ids
-    assert model.to_tokens(TEXT).tolist() == [ids]
+    assert (ost.encode(model, TEXT).ids.tolist(), model.to_tokens(TEXT).tolist()) == (ids, [ids])
     tokenizer: Any = TOKENIZERS[name]()
     assert model.to_str_tokens(TEXT) == [tokenizer.decode([index]) for index in ids]
     assert model.to_string(model.to_tokens(TEXT)[0]) == tokenizer.decode(ids)
@@ -64,8 +63,7 @@ def test_a_bos_that_was_chosen_stands_there_or_not(name: str, bos: bool) -> None
         model.to_tokens(TEXT, prepend_bos=bos).tolist() == [prompt.ids.tolist()]
         or name == "EOS before"
     )
-    spans = offsets(model, prompt)
-    assert [TEXT[low:high].strip() for low, high in spans] == [
+    assert [TEXT[low:high].strip() for low, high in offsets(model, prompt)] == [
         "" if origin == "special" else token.strip()
         for origin, token in zip(prompt.origins or (), prompt.tokens, strict=True)
     ]
@@ -92,8 +90,6 @@ def test_what_a_reader_expects_and_does_not_find_is_said(
 
 def test_a_bos_cannot_be_chosen_of_a_chat_or_of_ids() -> None:
     model = _model("gemma")
-    with pytest.raises(ost.InputError, match="bos: expected plain text, found a chat"):
-        ost.encode(model, TEXT, chat=True, bos=False)
+    refused("bos: expected plain text, found a chat", ost.encode, model, TEXT, chat=True, bos=False)
     ids = ost.tasks.RepeatedIds(ost.encode(model, TEXT).ids.tolist())
-    with pytest.raises(ost.InputError, match="bos: expected text, found token ids"):
-        ost.collapse(model, ids, lengths=[1], bos=False)
+    refused("bos: expected text, found token ids", ost.collapse, model, ids, lengths=[1], bos=False)

@@ -44,8 +44,7 @@ def local_sums(model: Decoder, ids: list[int]) -> Tensor:
         moved = torch.einsum("h,hij->ij", omegas(block), pattern) / rp1[:, None] / r1
         edges.append((1 + moves)[:, None] * (moved + one))
         stream = after
-    front = float(model.norm.gain.abs().max() / model.norm.scale(stream[-1]))
-    return front * _over_paths(edges)
+    return float(model.norm.gain.abs().max() / model.norm.scale(stream[-1])) * _over_paths(edges)
 
 
 def _over_paths(edges: list[Tensor]) -> Tensor:

@@ -78,8 +78,7 @@ def test_figure_2_goes_beyond_300_digits() -> None:
 @pytest.mark.slow
 def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerBridge) -> None:
     lengths, seeds = [4], [0, 2]
-    found = figure_3(embedded, lengths, seeds, panels=TASKS, max_new_tokens=12)
-    frame: Any = found.frame
+    frame: Any = figure_3(embedded, lengths, seeds, panels=TASKS, max_new_tokens=12).frame
     for name in TASKS:
         for mode in WAYS:
             task = ost.tasks.AppendixTask(name, mode=mode)
@@ -144,8 +143,7 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
     answering(monkeypatch, says(text))
     found = figure_3(long_tiny, [3, 100], [0])
     frame: Any = found.frame
-    errors = frame[frame["mode"] == "none"]["absolute_error"]
-    assert errors.notna().all()
+    assert frame[frame["mode"] == "none"]["absolute_error"].notna().all()
     assert set(frame[frame["task"] == "count-ones"]["absolute_error"].dropna()) == {97, 0}
     reasoned = frame[frame["mode"] != "none"]
     assert reasoned["absolute_error"].isna().all()

@@ -17,7 +17,7 @@ from ostools import tasks
 from ostools.paper import Figure5, figure_5
 from ostools.paper.figure5 import FIGURE_5_READING, hidden_counts
 from ostools.theory.distances import distance, head_chunks
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.measure.collapse.test_collapse import last_token
 from tests.reporting.made import made_collapse
 from tests.sets import quick
@@ -115,8 +115,7 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
 
 def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:
     model = tiny_model("gemma", d_model=30)
-    with pytest.raises(ost.InputError, match="4 heads do not divide d_model = 30"):
-        figure_5(model, "a", lengths=[1, 2])
+    refused("4 heads do not divide d_model = 30", figure_5, model, "a", lengths=[1, 2])
 
 
 def test_pairs_of_a_hidden_range_whose_right_answers_differ_are_counted() -> None:

@@ -71,8 +71,7 @@ def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: Transforme
         if tokenizer.decode([i]).lstrip(" ").startswith(("\n", "<eos>"))
     ]
     total += float(torch.logsumexp(after[ends], 0))
-    assert len(ends) == 2
-    assert row["log_probability"] == pytest.approx(total, abs=1e-4)
+    assert (len(ends), row["log_probability"]) == (2, pytest.approx(total, abs=1e-4))
 
 
 def made(log_p: np.ndarray, sensitivity_mean: np.ndarray) -> pd.DataFrame:

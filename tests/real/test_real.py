@@ -126,8 +126,7 @@ def test_norms_are_those_of_plain_autograd_and_no_bound_is_below(real: Real) -> 
     assert full["frobenius_norm"].tolist() == pytest.approx(
         embedded.grad[0].norm(dim=-1).tolist(), rel=WITHIN
     )
-    bounds = ost.bounds(real.model, prompt, variants="local")
-    summary: Any = ost.compare(measured, bounds).summary
+    summary: Any = ost.compare(measured, ost.bounds(real.model, prompt, variants="local")).summary
     assert summary["holds"].tolist() == [True]
 
 

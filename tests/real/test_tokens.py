@@ -64,5 +64,4 @@ def test_texts_become_the_ids_that_llama_cpp_gives(name: str, tmp_path: Path) ->
     if not is_installed(name):
         pytest.skip(f"needs {name}: {PACKAGED_MODELS[name].install}")
     tokenizer = read_gguf_tokenizer(read_header(joined(name, tmp_path)), name)
-    got = {text: " ".join(map(str, tokenizer(text).input_ids)) for text in IDS[name]}
-    assert got == IDS[name]
+    assert {text: " ".join(map(str, tokenizer(text).input_ids)) for text in IDS[name]} == IDS[name]

@@ -162,8 +162,7 @@ def made_collapse(
         **PROVENANCE.parameters,
         "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite"),
     }
-    provenance = replace(PROVENANCE, parameters=parameters)
-    return Collapse(frame, provenance)
+    return Collapse(frame, replace(PROVENANCE, parameters=parameters))
 
 
 READINGS = (

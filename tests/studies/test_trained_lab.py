@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import ostools as ost
+from ostools.results import Provenance
 from studies.laboratory import trained_lab as trained_lab_module
 from studies.laboratory.config import LabConfig, grid
 from studies.laboratory.decoder import lab_decoder
@@ -150,9 +151,7 @@ def test_the_summary_finds_planted_laws() -> None:
         },
     ]
     frame: Any = pd.concat([pd.DataFrame(curve | part) for part in planted])[list(COLUMNS)]
-    (row,) = trained_summary(TrainedLab(frame, ost.results.Provenance.without_model())).to_dict(
-        "records"
-    )
+    (row,) = trained_summary(TrainedLab(frame, Provenance.without_model())).to_dict("records")
     assert row["rate"] == pytest.approx(1.0)
     assert row["rate_high"] - row["rate"] == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)
     starts = [row[f"collapse_{what}"] for what in ("reached", "first", "last")]

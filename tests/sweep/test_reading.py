@@ -115,8 +115,7 @@ def test_columns_that_one_file_lacks_or_has_as_another_number_are_joined(store: 
         cells, (1.5, pd.array([2] * 4, dtype="Int64"), None), strict=True
     ):
         add(store, keyed_cell, values=values)
-    found = results(store.directory)
-    assert found.groupby("seed")["value"].max().tolist() == pytest.approx(
+    assert results(store.directory).groupby("seed")["value"].max().tolist() == pytest.approx(
         [1.5, 2.0, np.nan], nan_ok=True
     )
 

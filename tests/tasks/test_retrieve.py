@@ -42,8 +42,7 @@ def test_the_object_is_json_and_holds_the_answer_at_the_asked_place(
     assert index == {"first": 0, "middle": length // 2, "last": length - 1}[position]
     assert pairs == task.pairs(task.items(length, seed))
     name, value = pairs[index]
-    assert task.answer(length, seed) == value
-    assert after == f'\n\nKey: "{name}"\nCorresponding value:'
+    assert (task.answer(length, seed), after) == (value, f'\n\nKey: "{name}"\nCorresponding value:')
     assert task.prompt(length, seed) == published_prompt(pairs, name)
     assert task.answer_line(value) == f'"{value}"'
 

@@ -26,6 +26,7 @@ from ostools.measure.ablation.questions import (
 )
 from ostools.measure.answers.answers import answer_log_probability
 from ostools.measure.position import answer_text, line_ids
+from ostools.results import Provenance
 from tests.checkpoints import Family, make_model, tiny_model
 from tests.sets import quick
 
@@ -140,7 +141,7 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(
     }
     columns |= {"value": -1.0, "ablated": REAL - 1.0, "effect": REAL, "predicted_effect": predicted}
     frame = pd.DataFrame(columns)
-    found = ost.measure.Ablation(frame, ost.results.Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
+    found = ost.measure.Ablation(frame, Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
     (row,) = found.agreement.to_dict("records")
     assert (row["words"], row["believed"]) == (words, words.startswith("believed"))
     assert found.findings()[1] == f"First order of log p of the answer, n = 3, seed 0 is {words}."
@@ -149,8 +150,7 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(
 @pytest.mark.parametrize("begun", quick([False, True], True))
 def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -> None:
     spec, how = "copy-first:hint=true", {"what": "edges", "top": 6, "measures": ["answers"]}
-    found = ost.ablation(embedded, spec, lengths=[8], prefilled=begun, **how)
-    frame: Any = found.frame
+    frame: Any = ost.ablation(embedded, spec, lengths=[8], prefilled=begun, **how).frame
     form = ost.tasks.task(spec)
     question = of_task(embedded, form, 8, 0, ["answers"], prefilled=begun, chat=None)
     with torch.no_grad(), hooks.capture(embedded, "pattern") as record:
@@ -162,8 +162,7 @@ def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -
     assert (frame["query"] == len(question.prompt) - 1).all()
     for row in frame.to_dict("records"):
         with hooks.ablate_edges(embedded, [(row["layer"], row["head"], row["query"], row["key"])]):
-            measure = question.measures["answers"]
-            assert measure.value(embedded) == row["ablated"]
+            assert question.measures["answers"].value(embedded) == row["ablated"]
 
 
 def test_a_contrast_is_the_difference_of_two_logits(tiny: TransformerBridge) -> None:

@@ -35,8 +35,7 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
         ids = ost.encode(model, text).ids[None]
         options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
         written: Any = own.generate(ids, attention_mask=torch.ones_like(ids), **options)  # pyright: ignore[reportCallIssue]
-        assert answer.ids == tuple(written[0, ids.shape[1] :].tolist())
-        assert answer.ended == "length"
+        assert (answer.ids, answer.ended) == (tuple(written[0, ids.shape[1] :].tolist()), "length")
     assert len({answer.ids for answer in found}) > 1
 
 

@@ -21,7 +21,7 @@ from ostools.measure.task_prompt import (
 )
 from ostools.tasks import APPENDIX_NAMES, task
 from ostools.tasks.questions import question
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 
 CHAT_TOKENIZER = type("Tokenizer", (), {"chat_template": "{{ messages }}"})()
 BASE_TOKENIZER = type("Tokenizer", (), {"chat_template": None})()
@@ -35,8 +35,7 @@ def test_the_default_goes_by_the_kind_of_model() -> None:
     assert elicitation_for(reasoning, BASE_TOKENIZER, None, None, None) == "zero-shot"
     assert elicitation_for(form, CHAT_TOKENIZER, None, "few-shot", None) == "few-shot"
     assert elicitation_for(form, CHAT_TOKENIZER, None, None, False) == "zero-shot"
-    with pytest.raises(ost.InputError, match="leave chat out"):
-        elicitation_for(form, CHAT_TOKENIZER, None, "zero-shot", True)
+    refused("leave chat out", elicitation_for, form, CHAT_TOKENIZER, None, "zero-shot", True)
     with pytest.raises(ost.InputError, match="asks for reasoning"):
         elicitation_for(reasoning, BASE_TOKENIZER, None, "few-shot", None)
 

@@ -20,7 +20,7 @@ from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import Mitigation, MitigationError, SlidingWindow
 from ostools.tasks import task
 from ostools.theory.statistics.intervals import wilson
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.measure.steps import without_ends
 
 
@@ -172,5 +172,4 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
     ],
 )
 def test_refuses(embedded, options: dict, words: str) -> None:
-    with pytest.raises(ost.InputError, match=words):
-        ost.evaluate(embedded, **({"task": "count-ones", "lengths": (3,)} | options))
+    refused(words, ost.evaluate, embedded, **({"task": "count-ones", "lengths": (3,)} | options))

@@ -17,7 +17,7 @@ import ostools as ost
 from ostools import hooks
 from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.position import answer_text, line_ids
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, refused, tiny_model
 from tests.measure.steps import step_logits
 from tests.sets import quick
 
@@ -135,16 +135,14 @@ def test_in_a_chat_the_line_is_open_already() -> None:
     ],
 )
 def test_refuses(prompts: list[str], lines: list[str], words: str) -> None:
-    with pytest.raises(ost.InputError, match=words):
-        answer_log_probability(tiny_model("gemma"), prompts, lines)
+    refused(words, answer_log_probability, tiny_model("gemma"), prompts, lines)
 
 
 def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tiny_model("llama", seed=5, fresh=True)
-    with pytest.raises(ost.InputError, match="holds a control token"):
-        line_ids(model, ost.Prompt.from_ids(model, [7]), "<eos>")
+    refused("holds a control token", line_ids, model, ost.Prompt.from_ids(model, [7]), "<eos>")
     model.tokenizer = joining_tokenizer(("\n", "b"))
     with pytest.raises(ost.InputError, match="joins 'b1' with the text before it"):
         line_ids(model, ost.Prompt.from_ids(model, [4]), "b1")

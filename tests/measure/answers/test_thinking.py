@@ -42,8 +42,7 @@ def test_the_answer_stands_behind_the_thoughts(name: str) -> None:
     found = _read(text)
     assert (found.kind, found.number) == (HAS_ANSWER, 5)
     form = task("count-ones")
-    start = reader(form, form.items(5)).answer_start(text)
-    assert text[start:].strip() == f"{MATHS} 5"
+    assert text[reader(form, form.items(5)).answer_start(text) :].strip() == f"{MATHS} 5"
 
 
 @pytest.mark.parametrize("name", THOUGHTS)

@@ -55,8 +55,7 @@ def test_a_mitigation_acts_on_what_is_captured_or_is_refused() -> None:
     with pytest.raises(ost.InputError, match="expected a mitigation that changes this prompt"):
         attention(model, "12345678", mitigation="sliding-window:window=500")
     plain = attention(model, "12345678")
-    hinted = attention(model, "12345678", mitigation="repeat-prompt")
-    assert len(hinted.tokens) > len(plain.tokens)
+    assert len(attention(model, "12345678", mitigation="repeat-prompt").tokens) > len(plain.tokens)
 
 
 def test_a_mitigation_of_a_sequence_needs_a_question() -> None:

@@ -12,7 +12,7 @@ import torch
 import ostools as ost
 from ostools import hooks
 from ostools.measure.attention.heads import SCORES, head_scores, pattern_scores
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, refused, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80]
 N = len(IDS)
@@ -58,10 +58,8 @@ def test_every_score_against_loops(family: Family) -> None:
 def test_refusals() -> None:
     model = tiny_model("gemma", **TINY)
     prompt = ost.Prompt.from_ids(model, IDS)
-    with pytest.raises(ost.InputError, match="prompts: expected at least one"):
-        head_scores(model, [])
-    with pytest.raises(ost.InputError, match="at least two tokens"):
-        head_scores(model, ost.Prompt.from_ids(model, [40]))
+    refused("prompts: expected at least one", head_scores, model, [])
+    refused("at least two tokens", head_scores, model, ost.Prompt.from_ids(model, [40]))
     with (
         hooks.ablate_edges(model, [(1, 0, 7, 7)]),
         pytest.raises(ost.InputError, match="whose rows sum to 1, found others in layer 1"),

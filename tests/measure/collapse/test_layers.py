@@ -130,5 +130,4 @@ def test_a_repeated_token_has_one_embedding(family: Family) -> None:
         tiny_model(family, seed=1), "figure-5a", lengths=LENGTHS, dtypes=["bfloat16"], layers=[0]
     )
     assert sorted(set(found.frame["layer"])) == [0, 2]
-    embedded = found.frame.query("layer == 0")
-    assert set(embedded["mean"] == 0) == {family != "gpt2"}
+    assert set(found.frame.query("layer == 0")["mean"] == 0) == {family != "gpt2"}

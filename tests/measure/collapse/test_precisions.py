@@ -53,8 +53,7 @@ def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
         assert row["mean"] == pytest.approx(
             float(distance(v["y"], v_star["y"], "l2")), abs=2e-4 * size
         )
-        assert row["weights"] == "given"
-        assert row["weight_shift"] == 0
+        assert (row["weights"], row["weight_shift"]) == ("given", 0)
     assert hooks.active_edits(model) == ()
 
 
@@ -97,8 +96,7 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(
     """Planted: the shared pass rounds y otherwise at the last length that is not hidden, which no
     other probe sees.
     """
-    kinds = ["sliding_attention"] * 2
-    model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
+    model = tiny_model("gemma2", seed=1, window=3, layer_types=["sliding_attention"] * 2)
     lengths = range(1, 48)
     honest = ost.collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
     truth = by_site(honest)

@@ -31,8 +31,7 @@ def test_the_range_of_a_parabola(curvature: float, largest: float) -> None:
     """y(t) = t + c t^2: the prediction t is off by c t of its size, so it holds within 0.1 up to t
     = 0.1 / c.
     """
-    off = curvature * T**2 * (1 - 1e-9)
-    assert float(_ranges(off, torch.zeros(1), torch.ones(1))) == largest
+    assert float(_ranges(curvature * T**2 * (1 - 1e-9), torch.zeros(1), torch.ones(1))) == largest
 
 
 def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not_taken_up_again() -> (

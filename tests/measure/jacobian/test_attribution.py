@@ -13,7 +13,7 @@ import ostools as ost
 from ostools import hooks
 from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import run_from, true_arithmetic
-from tests.checkpoints import TEXT_FAMILIES, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, refused, tiny_model
 from tests.families import EXPERTS, OTHERS
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
@@ -96,8 +96,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     honest = Linearised.pull
     monkeypatch.setattr(Linearised, "pull", lambda self, rows, *_: (1 + 1e-9) * honest(self, rows))
-    with pytest.raises(ost.InputError, match=r"sum_i J_i v_i \+ bias terms differs from y_n by"):
-        parts_of(model)
+    refused(r"sum_i J_i v_i \+ bias terms differs from y_n by", parts_of, model)
     right = torch.tensor(IDS)
 
     def swapped(self: Linearised, rows: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -106,8 +105,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return (embedded * (parts / embedded.square().sum(-1))[:, None])[None]
 
     monkeypatch.setattr(Linearised, "pull", swapped)
-    with pytest.raises(ost.InputError, match="the detached Jacobian failed its check"):
-        parts_of(model)
+    refused("the detached Jacobian failed its check", parts_of, model)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +117,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ost.InputError, match=words):
-        ost.attribution(tiny_model("llama", seed=3), "1", **options)
+    refused(words, ost.attribution, tiny_model("llama", seed=3), "1", **options)
 
 
 def test_experts_are_refused_where_activations_are_held() -> None:

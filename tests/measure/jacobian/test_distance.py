@@ -15,7 +15,8 @@ import ostools as ost
 from ostools import hooks
 from ostools.measure.jacobian import distance
 from ostools.measure.jacobian.distance import InfluenceByDistance
-from tests.checkpoints import tiny_model
+from ostools.results import Provenance
+from tests.checkpoints import refused, tiny_model
 
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90, 91, 33]
@@ -71,8 +72,7 @@ def test_every_pair_against_the_jacobian_of_the_whole_text() -> None:
     with hooks.exact_arithmetic(model):
         jacobian: Any = torch.autograd.functional.jacobian(all_y, embedded)
     for (query, position), row in found.iterrows():
-        exact = float(jacobian[query, :, 0, position].norm())
-        assert row["norm"] == pytest.approx(exact, rel=1e-8)
+        assert row["norm"] == pytest.approx(float(jacobian[query, :, 0, position].norm()), rel=1e-8)
         assert row["distance"] == query - position
 
 
@@ -94,9 +94,7 @@ def made(
                 "distance": r,
             }
             rows.append(pd.DataFrame(columns | {"norm": norm}))
-    return InfluenceByDistance.of(
-        pd.concat(rows, ignore_index=True), ost.results.Provenance.without_model()
-    )
+    return InfluenceByDistance.of(pd.concat(rows, ignore_index=True), Provenance.without_model())
 
 
 def test_pairs_of_the_first_token_a_sink_are_in_no_law() -> None:
@@ -105,9 +103,8 @@ def test_pairs_of_the_first_token_a_sink_are_in_no_law() -> None:
     query = np.repeat([127, 40], [128, 41])
     pairs = pd.DataFrame({"prompt": 1, "source": "text", "query": query, "position": query - r})
     pairs = pairs.assign(distance=r, norm=(r + 1.0) ** -0.8)
-    sink = pairs.assign(norm=pairs["norm"].mask(pairs["position"] == 0, 1e4))
-    for table in (pairs, sink):
-        laws: Any = InfluenceByDistance.of(table, ost.results.Provenance.without_model()).laws
+    for table in (pairs, pairs.assign(norm=pairs["norm"].mask(pairs["position"] == 0, 1e4))):
+        laws: Any = InfluenceByDistance.of(table, Provenance.without_model()).laws
         assert laws["p"].to_numpy() == pytest.approx(0.8, rel=1e-6)
 
 
@@ -148,8 +145,7 @@ def test_controls_are_the_measurement_of_the_control_itself() -> None:
 
 def test_shuffled_keeps_what_is_not_the_texts() -> None:
     model = tiny_model("llama", **TINY)
-    prompt = ost.Prompt.from_ids(model, IDS)
-    shuffled = prompt.shuffled(1)
+    shuffled = ost.Prompt.from_ids(model, IDS).shuffled(1)
     assert sorted(shuffled.ids.tolist()) == sorted(IDS)
     assert shuffled.ids.tolist() != IDS
     assert shuffled.tokens == ost.Prompt.from_ids(model, shuffled.ids).tokens
@@ -168,8 +164,7 @@ def test_refusals() -> None:
     with pytest.raises(ost.InputError, match="expected texts of at least 4 tokens, found 3"):
         ost.influence_by_distance(model, ost.Prompt.from_ids(model, IDS[:3]))
     wrong: Any = ["shufled"]
-    with pytest.raises(ost.InputError, match="controls"):
-        ost.influence_by_distance(model, prompt, controls=wrong)
+    refused("controls", ost.influence_by_distance, model, prompt, controls=wrong)
     with (
         pytest.raises(ost.InputError, match="expected a model without edits"),
         hooks.ablate_heads(model, [(0, 1)]),

@@ -44,9 +44,8 @@ def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
     """Per token another spectrum, from nearly rank one to flat, and directions that differ from
     token to token.
     """
-    generator = seeded(9)
     left, right = torch.linalg.qr(
-        torch.randn(2, pos, d_model, d_model, generator=generator, dtype=torch.float64)
+        torch.randn(2, pos, d_model, d_model, generator=seeded(9), dtype=torch.float64)
     ).Q
     powers = torch.tensor([4.0, 2.0, 1.0, 0.5, 0.0, 3.0], dtype=torch.float64)[:pos, None]
     singular = torch.arange(1, d_model + 1, dtype=torch.float64) ** -powers
@@ -118,8 +117,7 @@ def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "BATCH", 5)
     route = Dense(low_rank())
     sketch = sketched(route.pull, route.jacobians, seeded(0), cotangents=24)
-    assert route.calls == [5, 5, 5, 5, 4]
-    assert sketch.account["cotangents"] == 24
+    assert (route.calls, sketch.account["cotangents"]) == ([5, 5, 5, 5, 4], 24)
 
 
 def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:

@@ -67,8 +67,7 @@ def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees(
 
 
 def test_a_plan_takes_smaller_blocks_before_it_is_refused() -> None:
-    model = tiny_model("llama", d_model=64, d_head=16)
-    shape = replace(Shape.of(model), d_mlp=4096)
+    shape = replace(Shape.of(tiny_model("llama", d_model=64, d_head=16)), d_mlp=4096)
     plan = partial(linearisation_run.memory_plan, shape, 64, method="exact")
     plenty = plan(max_memory=1 << 40)
     by_blocks = plan(max_memory=plenty.peak - 1)

@@ -75,11 +75,8 @@ def test_what_all_prompts_begin_with_is_read_once(family: str) -> None:
 def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() -> None:
     model = tiny_model("llama")
     (ids,) = random_ids((50,))
-    assert shared_prefix(model, [ids, ids]) == 49
-    assert shared_prefix(model, [ids, ids[:40]]) == 39
-    assert shared_prefix(model, [ids, ids[:31] + [5] * 9]) == 0
-    assert shared_prefix(model, [ids]) == 0
-    assert shared_prefix(model, [ids[:3], ids]) == 0
+    prompts = [[ids, ids], [ids, ids[:40]], [ids, ids[:31] + [5] * 9], [ids], [ids[:3], ids]]
+    assert [shared_prefix(model, these) for these in prompts] == [49, 39, 0, 0, 0]
     rounded = tiny_model("llama", dtype=torch.bfloat16)
     assert [shared_prefix(rounded, [ids, other]) for other in (ids[:40], ids)] == [0, 49]
     prompts = [ids, [*ids[:45], 7, 8, 9, 10, 11]]

@@ -156,8 +156,7 @@ def test_a_contrast_is_the_difference_of_the_two_logits() -> None:
         .reset_index()
         for logit in (PAIR, *PAIR)
     )
-    assert set(contrast["quantity"]) == {"logit_difference"}
-    assert set(first["quantity"]) == {"logit"}
+    assert (set(contrast["quantity"]), set(first["quantity"])) == ({"logit_difference"}, {"logit"})
     for column in ("clean", "corrupt", "patched", "effect", "predicted_effect"):
         difference = first[column] - second[column]
         assert contrast[column].to_numpy() == pytest.approx(difference.to_numpy(), abs=1e-5)

@@ -23,12 +23,13 @@ from ostools.measure.probes.failure_stage import (
     _verdict,
     untrained_as_good,
 )
+from ostools.results import Provenance, frame_of
 
 LENGTHS = [3, 6, 9, 12, 130, 150]
 
 
 def decodability(frame: pd.DataFrame) -> ost.measure.Decodability:
-    return ost.measure.Decodability(frame, ost.results.Provenance.without_model(), pd.DataFrame())
+    return ost.measure.Decodability(frame, Provenance.without_model(), pd.DataFrame())
 
 
 def verdict(
@@ -44,8 +45,7 @@ def verdict(
     place = {"dtype": "float32", "site": "y", "layer": 2, "test": "t", "accuracy": 0.73, "low": low}
     best = pd.Series(place | {"finding": finding, "control": "none"})
     table = pd.DataFrame([dict(best), place | {"accuracy": untrained, "control": "random weights"}])
-    as_good = untrained_as_good(decodability(table), best)
-    found = _verdict(prompts, best, hidden, as_good)
+    found = _verdict(prompts, best, hidden, untrained_as_good(decodability(table), best))
     return str(found["verdict"]), str(found["reason"])
 
 
@@ -110,10 +110,9 @@ def test_no_verdict_contradicts_its_own_probe(
 
 @pytest.mark.slow
 def test_shares_are_of_prompts(embedded) -> None:
-    frame = ost.results.frame_of(
+    frame = frame_of(
         ost.measure.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"])
     )
     assert frame["length"].tolist() == [3, 6, 9, 12, 130, 150]
-    tested = frame[frame["prompts"] > 0]
-    assert (tested[["read", "unread", "undecodable"]].sum(axis=1) == 1).all()
+    assert (frame[frame["prompts"] > 0][["read", "unread", "undecodable"]].sum(axis=1) == 1).all()
     assert frame["test"].tolist() == ["not tested", *["interpolated"] * 4, "extrapolated"]

@@ -16,6 +16,7 @@ from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.passes.last_tokens import own_rows
 from ostools.measure.probes.scores import captured
+from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.sets import quick
@@ -81,7 +82,7 @@ def test_the_copied_digit_is_decoded_and_rows_say_what_they_are(embedded) -> Non
         seeds=range(12),
         random_weights=False,
     )
-    frame = ost.results.frame_of(found)
+    frame = frame_of(found)
     assert set(frame["site"]) == {
         *("embedding", "residual_mid", "residual", "y", "logits", "length")
     }

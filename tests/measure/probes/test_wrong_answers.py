@@ -17,6 +17,8 @@ from ostools.measure.probes.wrong_answers import (
     explain_errors,
     explain_wrong_answers,
 )
+from ostools.results import frame_of
+from tests.checkpoints import refused
 
 ALL = range(1, 9)
 
@@ -86,7 +88,7 @@ def test_answers_and_pairs_are_joined_by_length(embedded) -> None:
     answers = ost.evaluate(embedded, "count-ones", lengths=lengths)
     pairs = ost.collapse(embedded, "count-ones", lengths=lengths, dtypes=["bfloat16"])
     answers = replace(answers, summary=answers.summary.assign(right=0, wrong=1))
-    frame = ost.results.frame_of(pairs)
+    frame = frame_of(pairs)
     rounds = frame["length"].ge(4) & frame["dtype"].eq("bfloat16")
     hidden = replace(pairs, frame=frame.assign(pair_noise=frame["pair_noise"].mask(rounds, 1e9)))
     verdict = explain_wrong_answers(answers, hidden)
@@ -113,16 +115,14 @@ def test_answers_and_pairs_of_other_questions_are_refused(
     answers = ost.evaluate(embedded, "count-ones", lengths=[2, 3])
     asked: dict[str, Any] = {"task": "count-ones", "dtypes": ["bfloat16"], **options}
     pairs = ost.collapse(embedded, lengths=[2, 3], **asked)
-    with pytest.raises(ost.InputError, match=words):
-        explain_wrong_answers(answers, pairs)
+    refused(words, explain_wrong_answers, answers, pairs)
 
 
 def test_answers_and_pairs_of_two_models_are_refused(embedded) -> None:
     answers = ost.evaluate(embedded, "count-ones", lengths=[2, 3])
     other = ost.models.untrained_model(embedded)
     pairs = ost.collapse(other, "count-ones", lengths=[2, 3], dtypes=["bfloat16"])
-    with pytest.raises(ost.InputError, match="of one model, found"):
-        explain_wrong_answers(answers, pairs)
+    refused("of one model, found", explain_wrong_answers, answers, pairs)
 
 
 def test_answers_after_examples_of_other_seeds_or_under_an_edit_are_refused(embedded) -> None:
@@ -131,9 +131,7 @@ def test_answers_after_examples_of_other_seeds_or_under_an_edit_are_refused(embe
     with pytest.raises(ost.InputError, match=r"of one seeds, found \[1\] and \[0\]"):
         explain_wrong_answers(ost.evaluate(embedded, **questions, seeds=[1]), pairs)
     shown = ost.evaluate(embedded, **questions, elicitation="few-shot", max_new_tokens=2)
-    with pytest.raises(ost.InputError, match="without worked examples"):
-        explain_wrong_answers(shown, pairs)
+    refused("without worked examples", explain_wrong_answers, shown, pairs)
     with ost.hooks.ablate_heads(embedded, [(0, 0)]):
         edited = ost.evaluate(embedded, **questions)
-    with pytest.raises(ost.InputError, match="of one edits, found"):
-        explain_wrong_answers(edited, pairs)
+    refused("of one edits, found", explain_wrong_answers, edited, pairs)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-import pytest
 import torch
 
 import ostools as ost
 from ostools import hooks
 from ostools.ground.lens import TransformerBridge
+from tests.checkpoints import refused
 from tests.measure.profiles.test_compare import path, profile
 
 
@@ -85,5 +85,4 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
         ((one, both), alone),
         ((path([1.0] * 4), one), r"expected a Sensitivity or an? Evaluation, found Bounds"),
     ):
-        with pytest.raises(ost.InputError, match=words):
-            compare(*pair)
+        refused(words, compare, *pair)

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import ostools as ost
 from ostools.measure.profiles.position_effect import NATURAL, PositionEffect, position_effect
 from ostools.reporting.findings.effects import contrast_words
-from tests.checkpoints import tiny_model
+from ostools.results import Provenance
+from tests.checkpoints import refused, tiny_model
 
 MIDDLE = "middle"
 
@@ -34,9 +34,7 @@ def made(by_position: np.ndarray, token_sizes: np.ndarray, source: str = "model"
             }
             where |= {"third": np.repeat(["start", MIDDLE, "end"], n // 3), "position": places}
             rows.append(pd.DataFrame(where | {"norm": 10.0 ** (sizes[tokens] + by_position)}))
-    return PositionEffect(
-        pd.concat(rows, ignore_index=True), ost.results.Provenance.without_model()
-    )
+    return PositionEffect(pd.concat(rows, ignore_index=True), Provenance.without_model())
 
 
 def test_the_size_of_a_token_falls_out() -> None:
@@ -94,8 +92,7 @@ def test_the_untrained_model_stands_beside() -> None:
     ],
 )
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ost.InputError, match=words):
-        position_effect(tiny_model("llama"), **options)
+    refused(words, position_effect, tiny_model("llama"), **options)
 
 
 def test_shuffled_tokens_are_a_control_beside_the_text() -> None:

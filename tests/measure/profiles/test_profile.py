@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ostools as ost
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.reporting.made import PROVENANCE, made_sensitivity
 
 
@@ -48,8 +48,7 @@ def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
     result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 9.0], "frozen": [7.0, 2.0, 1.0]}))
     assert result.top(2)["position"].tolist() == [2, 1]
     assert result.top(1, linearisation="frozen")["position"].tolist() == [0]
-    with pytest.raises(ost.InputError, match="did you mean 'frozen'"):
-        result.top(linearisation="frozn")
+    refused("did you mean 'frozen'", result.top, linearisation="frozn")
 
 
 def test_a_planted_u_is_one_with_and_without_its_ends() -> None:

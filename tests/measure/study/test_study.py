@@ -82,9 +82,8 @@ def test_every_number_is_that_of_its_own_measurement(
         posed = ost.measure.render_prompt(model, TASK, 7, mitigation=given, chat=False)
         at = list(ost.measure.carrier_positions(model, posed))
         with running(model, given):
-            prompt = read_at(model, posed).prompt(model)
             norms: Any = ost.sensitivity(
-                model, prompt, linearisations="full", method="exact"
+                model, read_at(model, posed).prompt(model), linearisations="full", method="exact"
             ).frame["operator_norm"]
         assert rows(found, name, "sensitivity")[column][7] == pytest.approx(
             norms[at].mean(), rel=1e-6
@@ -113,8 +112,7 @@ def test_what_changed_nothing_is_inactive(found: Study) -> None:
     pair = rows(found, "separator", "collapse_distance", "float64")["status"].to_dict()
     assert pair == {2: "inactive", 3: "active", 7: "active"}
     frame: Any = found.frame
-    wide = frame[frame["mitigation"] == "sliding-window:window=700"]
-    assert set(wide["status"]) == {"inactive"}
+    assert set(frame[frame["mitigation"] == "sliding-window:window=700"]["status"]) == {"inactive"}
     said = found.verdicts.set_index("mitigation")
     assert set(said.loc["sliding-window:window=700", ["answers", "collapse", "sensitivity"]]) == {
         "inactive"

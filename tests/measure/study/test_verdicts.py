@@ -15,6 +15,7 @@ import ostools as ost
 from ostools.measure.study import arms
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.verdicts import corrected, effects, verdicts
+from ostools.results import Provenance
 from ostools.theory.statistics.answers import paired_difference
 from tests.checkpoints import tiny_model
 
@@ -301,7 +302,7 @@ def test_a_sketch_is_drawn_by_the_length_and_is_the_mean_over_the_tokens_that_ca
         seeds.append(seed)
         positions = range(len(prompt.ids))
         frame = pd.DataFrame({"position": positions, "frobenius_norm": [p**2 for p in positions]})
-        return ost.measure.PositionEffect(frame, ost.results.Provenance.without_model())
+        return ost.measure.PositionEffect(frame, Provenance.without_model())
 
     monkeypatch.setattr(arms, "sensitivity", norms)
     monkeypatch.setattr(arms, "choose_method", lambda d_model, exact_fits: ("sketch", ""))

@@ -102,8 +102,7 @@ def test_a_section_is_made_of_what_it_needs_alone(
     monkeypatch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
     chosen = measure(model, ost.encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
-    assert chosen.provenance.parameters["sections"] == [name]
-    assert chosen.left_out == []
+    assert (chosen.provenance.parameters["sections"], chosen.left_out) == ([name], [])
 
 
 def test_what_is_measured_unasked_goes_by_size() -> None:
@@ -144,8 +143,7 @@ def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
         ["precision"],
         quick=True,
     )
-    assert present(named) == ["precision"]
-    assert named.left_out == []
+    assert (present(named), named.left_out) == (["precision"], [])
 
 
 def test_what_cannot_be_measured_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
@@ -174,8 +172,7 @@ def test_lengths_are_written_as_the_command_line_reads_them() -> None:
 def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     model = tiny_model("gemma", context=40)
     found = measure(model, ost.encode(model, "1110"), list(LENGTHS), ["collapse", "sensitivity"])
-    assert found.of("collapse") == []
-    assert present(found) == ["sensitivity"]
+    assert (found.of("collapse"), present(found)) == ([], ["sensitivity"])
     assert sum("40 tokens" in why and name == "collapse" for name, why in found.left_out) == 4
     shown = Parsed(render_report(found, "ostools report")).text
     assert all(why.replace("`", "") in " ".join(shown.split()) for _, why in found.left_out)

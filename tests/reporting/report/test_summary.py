@@ -16,6 +16,7 @@ from ostools.reporting.report.rendering import first_screen, sections_of
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.extent import FULL, LEAST, REDUCED, Extent
 from ostools.reporting.sections.records import Measurements
+from ostools.results import Provenance
 from tests.measure.profiles.test_position_effect import made as made_position
 from tests.reporting.made import (
     PROVENANCE,
@@ -104,8 +105,7 @@ def position_of(start: float, end: float) -> ost.measure.PositionEffect:
     middle one.
     """
     by_position = np.concatenate([np.full(4, start), np.zeros(4), np.full(4, end)])
-    sizes = np.random.default_rng(0).normal(scale=3.0, size=(5, 12))
-    made = made_position(by_position, sizes)
+    made = made_position(by_position, np.random.default_rng(0).normal(scale=3.0, size=(5, 12)))
     return replace(
         made,
         provenance=replace(
@@ -260,7 +260,7 @@ def study_of(verdict: str, baseline: float = 0.5) -> ost.measure.Study:
             }
         ]
     )
-    provenance = ost.results.Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
+    provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
     return ost.measure.Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table)
 
 
