@@ -8,8 +8,6 @@ Models and tokenizers are shared between tests: whoever changes one asks for its
 `fresh=True`. After every test `traces.py` looks whether somebody changed a shared one.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """What is run in tests is held to its annotations: types, axes of tensors, kinds of numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 embedded model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

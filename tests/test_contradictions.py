@@ -2,8 +2,6 @@
 that the row names fails.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -2,8 +2,6 @@
 suite; nothing is left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import operator
 import re

@@ -1,7 +1,5 @@
 """What people do with a model before, between and after measurements leaves every number as it was."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 refused in one line.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from contextlib import nullcontext

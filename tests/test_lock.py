@@ -2,8 +2,6 @@
 tomorrow is another one.
 """
 
-from __future__ import annotations
-
 import re
 from importlib import metadata
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The script of docs/findings/long-contexts.md, on the embedded model and short windows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`make mutants`: its table of survivors is of lines that are there."""
 
-from __future__ import annotations
-
 from scripts import mutants
 
 

@@ -1,7 +1,5 @@
 """What an installed package needs is what its metadata says."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The area under the ROC curve against scikit-learn's, and the coverage of its interval."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import ndtr

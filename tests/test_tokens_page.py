@@ -1,7 +1,5 @@
 """The script of docs/findings/tokens.md, on the embedded model and short texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

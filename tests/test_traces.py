@@ -1,7 +1,5 @@
 """The law that nobody leaves a trace sees what it says it sees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any

@@ -2,8 +2,6 @@
 tables.
 """
 
-from __future__ import annotations
-
 import math
 import tomllib
 from typing import Any

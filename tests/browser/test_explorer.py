@@ -2,8 +2,6 @@
 alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode

@@ -1,7 +1,5 @@
 """Hostile text in a real browser, and a policy that holds where text got out of its escaping."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 drawn and readable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report in a real browser: hostile prompt, keyboard, screen reader, paper."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import pairwise

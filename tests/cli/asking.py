@@ -1,7 +1,5 @@
 """Calls of the command line, and the form of every refusal."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from typing import Any

@@ -2,8 +2,6 @@
 same prompt as in Python; and what is refused before a model is loaded.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -2,8 +2,6 @@
 parameter of its function.
 """
 
-from __future__ import annotations
-
 import operator
 import shlex
 import subprocess

@@ -5,8 +5,6 @@ Nobody listed these compositions: hypothesis draws each part by itself, and name
 that breaks a law.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 both are refused.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -2,8 +2,6 @@
 and strangers are refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """Lengths and seeds are refused in the same words, whoever asks for them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -2,8 +2,6 @@
 Hugging Face's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial

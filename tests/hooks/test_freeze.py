@@ -2,8 +2,6 @@
 the ablation at 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -2,8 +2,6 @@
 Face's own.
 """
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 from typing import Any

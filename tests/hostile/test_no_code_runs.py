@@ -1,7 +1,5 @@
 """No code of a model, a template or a sweep file runs, and what would is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

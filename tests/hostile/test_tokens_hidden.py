@@ -1,7 +1,5 @@
 """The token for the model hub is in no refusal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

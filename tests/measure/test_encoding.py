@@ -2,8 +2,6 @@
 task, by its signature.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -2,8 +2,6 @@
 the reason.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 

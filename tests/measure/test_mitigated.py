@@ -1,8 +1,6 @@
 """Every measurement of a prompt under a mitigation: it equals, bit for bit, the measurement on the
 edited prompt inside the mitigation's hooks; and a mitigation that does not act is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields

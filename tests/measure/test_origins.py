@@ -2,8 +2,6 @@
 the text alone.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A question as a model gets it: rewritten, in tokens, with the tokens that carry its answer."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast

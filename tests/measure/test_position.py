@@ -2,8 +2,6 @@
 prompt; and what is refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, cast
 

@@ -2,8 +2,6 @@
 loop.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -2,8 +2,6 @@
 measured in float32.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -2,8 +2,6 @@
 process, to the bit.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import typing

@@ -2,8 +2,6 @@
 wrong, and nowhere else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The partition: parts with a bar between them, a count asked for each, and the final line read."""
 
-from __future__ import annotations
-
 import math
 from itertools import groupby
 from typing import Any

@@ -1,7 +1,5 @@
 """Mitigations by name: what a text means, what it is refused for, and that a label leads back."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -2,8 +2,6 @@
 object stays as it was.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

@@ -2,8 +2,6 @@
 weights against Hugging Face's own model with weights rounded by hand.
 """
 
-from __future__ import annotations
-
 import gc
 from functools import partial
 from pathlib import Path

@@ -2,8 +2,6 @@
 modules; and what is refused.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attention, masks and experts that others registered are refused; transformers' own are not."""
 
-from __future__ import annotations
-
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 what it is by a record.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

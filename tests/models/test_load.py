@@ -1,7 +1,5 @@
 """Loading: the hooked model is the checkpoint, bit for bit, and it gets there quietly."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

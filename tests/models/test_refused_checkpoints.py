@@ -2,8 +2,6 @@
 that says what to do.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 choice with a name.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 every kind of tokenizer.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -2,8 +2,6 @@
 id.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache

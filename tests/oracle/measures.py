@@ -4,8 +4,6 @@ distances.
 Float64, plain autograd, dense matrices, paths one by one. No code of ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import combinations_with_replacement, pairwise
 

@@ -6,8 +6,6 @@ formula. In float64 both round angles to float32 in the same way, so that nothin
 sums is left between them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

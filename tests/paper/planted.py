@@ -1,7 +1,5 @@
 """Results of a reproduction's parts, planted: numbers that a test chooses, in the real classes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

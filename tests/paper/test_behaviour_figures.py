@@ -2,8 +2,6 @@
 in no error.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -2,8 +2,6 @@
 picture.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from typing import Any

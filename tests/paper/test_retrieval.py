@@ -2,8 +2,6 @@
 where seeds agree.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -2,8 +2,6 @@
 its file, rounded once.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tokenizers of the three real files give the ids that llama.cpp gives; no weights are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

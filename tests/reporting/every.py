@@ -2,8 +2,6 @@
 must hold of them all.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle

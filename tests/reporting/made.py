@@ -2,8 +2,6 @@
 what their charts hold.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

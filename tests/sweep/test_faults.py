@@ -5,8 +5,6 @@ Most are with an executor that measures nothing: what is tested is what a run do
 kills runs of a real model.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Generator, Sequence
 from pathlib import Path

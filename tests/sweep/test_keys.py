@@ -1,7 +1,5 @@
 """What a key hashes; and that what is renamed into place is on disk before."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -2,8 +2,6 @@
 others go on.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

@@ -2,8 +2,6 @@
 where the file says nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 lost on the way.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,8 +1,6 @@
 """The table of a sweep, whole and in part; what rows say of where they come from; and files whose
 bytes are right but whose words are not."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 of; the commands.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable

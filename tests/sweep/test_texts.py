@@ -1,7 +1,5 @@
 """A sweep over texts: its windows, and that its numbers are those of each window alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

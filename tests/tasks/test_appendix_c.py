@@ -2,8 +2,6 @@
 by regular expression.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

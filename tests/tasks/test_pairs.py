@@ -1,7 +1,5 @@
 """Pairs on token ids: the proof, tokenizers that merge, and Figure 5's prompts word for word."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

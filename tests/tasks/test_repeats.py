@@ -1,7 +1,5 @@
 """Letters, words and texts that go on repeating their last token; and token ids."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

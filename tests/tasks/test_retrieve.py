@@ -2,8 +2,6 @@
 nothing but the wanted pair, copying beside a query; and the corrupt form of every task that has one.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

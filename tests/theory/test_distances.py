@@ -2,8 +2,6 @@
 on made curves.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The lemmas' functions against closed forms, brute force and each other; what they refuse."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -2,8 +2,6 @@
 and what is refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

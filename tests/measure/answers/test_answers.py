@@ -2,8 +2,6 @@
 answers of known texts.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

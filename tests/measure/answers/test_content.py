@@ -2,8 +2,6 @@
 (answers.jsonl).
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

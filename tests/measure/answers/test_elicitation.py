@@ -2,8 +2,6 @@
 stop an answer.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

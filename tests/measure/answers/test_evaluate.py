@@ -1,7 +1,5 @@
 """Rows of `evaluate`, what its intervals are of, when a mitigation acted, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -2,8 +2,6 @@
 cut a line.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from typing import Any

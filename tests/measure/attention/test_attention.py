@@ -1,7 +1,5 @@
 """The last token's attention is the model's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Attention baselines: exact where a network is one sum, and against loops over the oracle's blocks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

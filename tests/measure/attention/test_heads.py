@@ -1,7 +1,5 @@
 """Head scores: against loops over the weights of every family."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

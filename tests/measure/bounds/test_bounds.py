@@ -2,8 +2,6 @@
 not describe is refused.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

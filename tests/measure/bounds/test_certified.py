@@ -2,8 +2,6 @@
 tight; windows; refusals.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 from typing import Any

@@ -1,8 +1,6 @@
 """Every distance of a pair and every floor, by hand on vectors of small whole numbers: which runs
 each compares, which norm it takes, and that what stands for several heads is their mean."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -2,8 +2,6 @@
 the exact cases.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

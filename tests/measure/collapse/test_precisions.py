@@ -1,7 +1,5 @@
 """Collapse with one part stored in few bits, in other tasks, and without the BOS."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tokens taken out: each way by an independent route, exact where positions do not matter."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -5,8 +5,6 @@ The other route shares no code with `ostools.measure`: the oracle's blocks (`tes
 off an untouched Hugging Face model with the same weights, with patterns and norm scales held.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations_with_replacement, pairwise

@@ -2,8 +2,6 @@
 leaves this machine towards it, how long an answer may take, and what it may hold.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

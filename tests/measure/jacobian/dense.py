@@ -2,8 +2,6 @@
 derivative.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

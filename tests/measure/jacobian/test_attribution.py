@@ -1,7 +1,5 @@
 """Contributions: parts of a logit that add up, each by an independent route."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,8 +2,6 @@
 method is chosen.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

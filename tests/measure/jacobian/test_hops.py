@@ -2,8 +2,6 @@
 out.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The network linearised, against finite differences and plain torch: every family, linearisation
 and known edit, of a whole graph, and block by block."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

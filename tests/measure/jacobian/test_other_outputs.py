@@ -1,7 +1,5 @@
 """Sensitivity of a logit and of a difference of two: against plain autograd, and under their bounds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

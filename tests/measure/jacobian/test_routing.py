@@ -2,8 +2,6 @@
 derivative holds is held.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 then the refusals.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

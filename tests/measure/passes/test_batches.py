@@ -1,7 +1,5 @@
 """Prompts of different lengths in one batch: what each gets is what it gets alone."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 

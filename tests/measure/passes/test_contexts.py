@@ -1,7 +1,5 @@
 """Passes whose logits nobody reads make none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prompts packed into a tree, and the passes that read all of them at once."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Precisions by name: what is run, what it is held against, and what one step of it is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """Activation patching: exact on a model that copies, equal to the other run where everything is
 patched, and against a plain loop on transformers and TransformerLens' own patching."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any

@@ -2,8 +2,6 @@
 the same prompts.
 """
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

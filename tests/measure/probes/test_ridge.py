@@ -2,8 +2,6 @@
 nothing leaks.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

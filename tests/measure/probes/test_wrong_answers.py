@@ -1,7 +1,5 @@
 """The rule that says whether errors fall where collapse would put them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The three questions, on frames whose answers are known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

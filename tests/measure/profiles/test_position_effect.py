@@ -1,7 +1,5 @@
 """The position effect: thirds of rotated passages, from which each token's own size falls out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shares, ranks, shapes and ratios of profiles made by hand, and of a real model's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

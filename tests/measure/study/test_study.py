@@ -2,8 +2,6 @@
 refusals, the command.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any

@@ -2,8 +2,6 @@
 is nothing; which cotangents and tokens a sensitivity is of, and when a pair is active.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

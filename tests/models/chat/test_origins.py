@@ -1,7 +1,5 @@
 """Whose each token of a prompt is: the template's own, the system prompt, the user's text."""
 
-from __future__ import annotations
-
 import re
 from itertools import groupby
 from typing import Any

@@ -2,8 +2,6 @@
 drop is refused.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import struct

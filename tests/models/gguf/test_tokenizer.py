@@ -2,8 +2,6 @@
 nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

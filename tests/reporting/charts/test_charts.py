@@ -1,7 +1,5 @@
 """The charts draw what the tables hold, say what they cannot show, and look the same everywhere."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Profiles and heat maps draw what the tables hold and say what was tested."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pages that hostile text cannot break out of, and that can ask the network for nothing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

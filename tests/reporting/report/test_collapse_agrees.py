@@ -4,8 +4,6 @@ charts, and the command's lines.
 One place decides (`measure.collapse.verdicts`). Here its verdict is read again out of each text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

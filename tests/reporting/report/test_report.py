@@ -2,8 +2,6 @@
 outside, nothing half-written.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The first screen says what was tested: exact sentences and verdicts of made results."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -2,8 +2,6 @@
 and nothing lost unsaid.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Sequence

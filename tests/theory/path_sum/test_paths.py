@@ -2,8 +2,6 @@
 against dense matrices.
 """
 
-from __future__ import annotations
-
 from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
 

@@ -4,8 +4,6 @@ spectrum.
 A repetition is a position of the batch: thousands of sketches of the same matrix in one call.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scipy.stats import beta
