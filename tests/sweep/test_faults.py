@@ -5,6 +5,7 @@ Most are with an executor that measures nothing: what is tested is what a run do
 kills runs of a real model.
 """
 
+import os
 import shutil
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.results import Provenance
-from ostools.sweep import results, run, store, sweep_of
+from ostools.models.files.sources import locate
+from ostools.results import Provenance, write_atomically
+from ostools.sweep import cells, results, run, store, sweep_of
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.executor import CellOutcome, Executor, Terms
 from stress import kills
@@ -236,3 +238,49 @@ def test_an_interrupt_is_no_failure_of_a_cell(
 def test_killed_at_random_moments_a_real_sweep_ends_with_the_uninterrupted_table() -> None:
     """Three of the fifty kills of `make stress`."""
     assert kills.run(3, seed=0) == 0
+
+
+def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(
+    directory: str, tmp_path: Path
+) -> None:
+    copy, hashes = tmp_path / "copy", []
+
+    def hashed() -> None:
+        hashes.append(cells.checkpoint_hash(locate(str(copy), None)))
+
+    shutil.copytree(directory, copy)
+    hashed()
+    names = ["model.safetensors", "config.json", "tokenizer.json", "merges.txt", "tokenizer.model"]
+    for name in (*names, "chat_template.jinja", "additional_chat_templates/default.jinja"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_bytes(b"a")
+        hashed()
+    (copy / "merges.txt").rename(copy / "merges2.txt")  # no other file stands between the two names
+    hashed()
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_another_version_of_what_computes_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, honest = cells.code_version.__wrapped__, cells.version
+    keys = [fresh()]
+    for package in cells._VERSIONS:
+        versions = {package: "0.0"}
+        monkeypatch.setattr(cells, "version", lambda name, v=versions: v.get(name) or honest(name))
+        keys.append(fresh())
+    assert len(set(keys)) == 1 + len(cells._VERSIONS)
+
+
+def test_what_is_renamed_into_place_was_handed_to_the_disk_as_long_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    replace = Path.replace
+
+    def renamed(part: Path, target: Path) -> Path:
+        assert synced == [part.stat().st_size]
+        return replace(part, target)
+
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_atomically(tmp_path / "x", lambda part: part.write_bytes(b"content"))
+    assert (tmp_path / "x").read_bytes() == b"content"

@@ -1,11 +1,15 @@
-"""The three questions, on frames whose answers are known."""
+"""The three questions and the ratio of two results of one kind, on frames whose answers are known."""
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import ostools as ost
+from ostools import hooks
+from ostools.ground.lens import TransformerBridge
 from ostools.measure import Bounds, Comparison, Sensitivity
 from ostools.results import Provenance
 from tests.checkpoints import refused
@@ -104,3 +108,74 @@ def test_one_profile_under_another_or_of_another_prompt_is_refused() -> None:
         r"expected a Sensitivity or an? Evaluation, found Bounds", ost.compare, backwards, profile()
     )
     refused("of different prompts", ost.compare, profile(), path([9.0] * 4, ids=(1, 2, 3, 5)))
+
+
+def test_ratios_are_second_over_first_and_joined_on_norm_and_linearisation() -> None:
+    found = ost.compare(
+        profile(measured=[4.0, 1.0, 2.0, 8.0]),
+        profile(measured=[2.0, 1.0, 8.0, 8.0], weight_hash="b"),
+    )
+    assert isinstance(found, ost.measure.Change)
+    for norm in ("operator", "frobenius"):
+        rows: Any = found.frame[found.frame["norm"] == norm]
+        assert (
+            rows["ratio"].tolist()
+            == rows["lower"].tolist()
+            == rows["upper"].tolist()
+            == [0.5, 1.0, 4.0, 1.0]
+        )
+    assert found.summary["median_ratio"].tolist() == [1.0, 1.0]
+    assert found.provenance.parameters["differ"] == ["weights"]
+
+
+def test_a_norm_that_is_rounding_has_no_ratio() -> None:
+    tiny = [4.0, 0.0, 8e-8, 8.0]
+    found = ost.compare(profile(measured=tiny), profile(measured=[4.0, 3.0, 2.0, 0.0]))
+    assert found.frame["ratio"].isna().tolist()[:4] == [False, True, True, False]
+    assert found.summary["tokens"].tolist() == [2, 2]
+
+
+def test_what_differs_is_named() -> None:
+    one, edited = profile(), profile(dtype="float64")
+    edited = replace(
+        edited, provenance=replace(edited.provenance, edits=("mask_scores at blocks.0 (block 3)",))
+    )
+    found: Any = ost.compare(one, edited)
+    assert found.provenance.parameters["differ"] == ["dtype", "edits"]
+    assert found.provenance.parameters["second"]["edits"]
+    same: Any = ost.compare(one, one)
+    assert (same.frame["ratio"] == 1).all()
+    assert same.provenance.parameters["differ"] == []
+
+
+def test_two_heads_taken_out_are_two_edits(embedded: TransformerBridge) -> None:
+    results = []
+    for head in (0, 1, 1):
+        with hooks.ablate_heads(embedded, [(0, head)]):
+            embedded(torch.tensor([[5, 6, 7, 8, 9]]))
+            edits = tuple(map(str, hooks.active_edits(embedded)))
+        one = profile()
+        results.append(replace(one, provenance=replace(one.provenance, edits=edits)))
+    first, second, again = results
+    assert ost.compare(first, second).provenance.parameters["differ"] == ["edits"]
+    assert "edits" not in ost.compare(second, again).provenance.parameters["differ"]
+
+
+def test_what_is_not_the_same_quantity_is_refused() -> None:
+    compare: Any = ost.compare
+    one = profile()
+    other_text = replace(one, frame=one.frame.assign(token=["t0", "x", "t2", "t3"]))
+    both = replace(one, frame=pd.concat([one.frame, profile("full").frame]))
+    alone = r"found in one alone \('full', 'frobenius', 0\)"
+    for pair, words in (
+        (
+            (one, profile(measured=[1.0, 2.0, 3.0], ids=(1, 2, 3))),
+            r"found 4 and 3 tokens, which differ at position 3: .* measure both on one prompt",
+        ),
+        ((one, profile(ids=(1, 2, 9, 4))), "tokens, which differ at position 2"),
+        ((one, other_text), "tokens, which differ at position 1: .* of one tokenizer"),
+        ((both, one), alone),
+        ((one, both), alone),
+        ((path([1.0] * 4), one), r"expected a Sensitivity or an? Evaluation, found Bounds"),
+    ):
+        refused(words, compare, *pair)
