@@ -15,9 +15,8 @@ from ostools.hooks.edit import (
 )
 from ostools.hooks.freeze import activation_of, activation_ratio, frozen
 from ostools.hooks.gates import Edge, Head, Sublayer, ablate_layers, gated
-from ostools.hooks.lock import clear, locked
 from ostools.hooks.precision import SIXTEEN_BITS, exact_arithmetic
-from ostools.hooks.register import Edit, FormatError, HookError, active_edits
+from ostools.hooks.register import Edit, FormatError, HookError, active_edits, clear, locked
 from ostools.hooks.rounding import rounded
 from ostools.hooks.sites import SITES, Norm, Site, available_sites, norms, residual_scale
 

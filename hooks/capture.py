@@ -17,8 +17,7 @@ from torch import Tensor
 from ostools.ground import TransformerBridge
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import nearest
-from ostools.hooks.lock import model_block
-from ostools.hooks.register import HookError, Order, attached
+from ostools.hooks.register import HookError, Order, attached, model_block
 from ostools.hooks.sites import SITES, points_of, residual_scale
 
 Reducer = Callable[[Tensor, int | None], Any]

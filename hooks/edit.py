@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ostools.ground import TransformerBridge
 from ostools.hooks.capture import capture
-from ostools.hooks.lock import model_block
-from ostools.hooks.register import HookBody, HookError, Order, attached, hidden, lowest, positions
+from ostools.hooks.precision import hidden, lowest, positions
+from ostools.hooks.register import HookBody, HookError, Order, attached, model_block
 from ostools.hooks.sites import checked_heads, points
 
 Mask = Bool[Tensor, "*prompt query key"]

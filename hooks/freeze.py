@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ostools.ground import TransformerBridge
-from ostools.hooks.lock import model_block
-from ostools.hooks.register import HookError, Order, Placement, attached, with_input
+from ostools.hooks.register import HookError, Order, Placement, attached, model_block, with_input
 from ostools.hooks.sites import Norm, available_sites, norms, points, require_open
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding

@@ -20,8 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.lens import HookPoint, TransformerBridge
-from ostools.hooks.lock import model_block
-from ostools.hooks.register import HookBody, HookError, Order, attached
+from ostools.hooks.register import HookBody, HookError, Order, attached, model_block
 from ostools.hooks.sites import checked_heads, checked_layers, points
 
 Part = Literal["attention", "mlp", "both"]

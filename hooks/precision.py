@@ -1,4 +1,4 @@
-"""Precision of a pass: all of a float64 model in float64.
+"""Precision of a pass: all of a float64 model in float64; and masked scores in any dtype.
 
 `exact_arithmetic` is the reference against which rounding is measured. Hugging Face computes norms
 and the softmax in float32 even in a float64 model, so that a "float64" run is good to 1e-7 only,
@@ -12,17 +12,17 @@ from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from ostools.ground.errors import OF_A_LEFT_HOOK
 from ostools.ground.lens import HookPoint, TransformerBridge
-from ostools.hooks.lock import model_block
 from ostools.hooks.register import (
     HookError,
     Order,
     active_edits,
     attached,
-    hidden,
+    model_block,
     with_input,
 )
 from ostools.hooks.sites import (
@@ -33,6 +33,29 @@ from ostools.hooks.sites import (
 )
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+
+
+def positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:
+    """Absolute positions of queries and keys; with a key/value cache the queries are the last of
+    the keys.
+    """
+    queries, keys = scores.shape[-2:]
+    key = torch.arange(keys, device=scores.device)
+    return key[keys - queries :, None], key[None, :]
+
+
+def lowest(tensor: Tensor) -> float:
+    """The score of a key that must not be seen: the dtype's lowest number, as Hugging Face masks
+    it.
+    """
+    return torch.finfo(tensor.dtype).min
+
+
+def hidden(scores: Tensor) -> Tensor:
+    """Mask of the keys that are masked out. Half the lowest number, because an additive mask leaves
+    lowest + score, rounded.
+    """
+    return scores <= lowest(scores) / 2
 
 
 def cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -4,28 +4,39 @@ Everything in this package goes through `attached`. What is active is read off t
 themselves (`active_edits`), so that it can never disagree with what the forward pass will do.
 Blocks may be entered in any order: at a hook point recomputations come first, then edits, then what
 reads or freezes the edited value, observers last (`Order`).
+
+One lock a model: while one thread edits, observes or measures it, every other thread waits. Hooks
+stand on the model itself, so a pass of a second thread would run through the hooks of the first:
+both would get wrong numbers. Every context manager of this package and every measurement of ostools
+therefore holds the model's lock. The lock is re-entrant: blocks of one thread nest. As with every
+lock, start threads outside of a block, and open the blocks of several models in one order in all
+threads.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from itertools import count
 from types import MappingProxyType
-from typing import cast
+from typing import Any, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 from torch.nn.modules import module as torch_module
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.lens import HookPoint, TransformerBridge
+
+Arguments = ParamSpec("Arguments")
+Yielded = TypeVar("Yielded")
 
 
 class HookError(ValueError):
@@ -322,24 +333,47 @@ def with_input(
     ]
 
 
-def positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:
-    """Absolute positions of queries and keys; with a key/value cache the queries are the last of
-    the keys.
+_LOCKS: WeakKeyDictionary[TransformerBridge, Any] = WeakKeyDictionary()
+
+
+@contextmanager
+def locked(model: TransformerBridge) -> Iterator[None]:
+    """Hold the model's lock inside the block; wait for the thread that has it.
+
+    For forward passes of your own in several threads: `with hooks.locked(model): model(tokens)`.
     """
-    queries, keys = scores.shape[-2:]
-    key = torch.arange(keys, device=scores.device)
-    return key[keys - queries :, None], key[None, :]
+    with _LOCKS.setdefault(model, threading.RLock()):
+        yield
 
 
-def lowest(tensor: Tensor) -> float:
-    """The score of a key that must not be seen: the dtype's lowest number, as Hugging Face masks
-    it.
+def model_block(
+    function: Callable[Arguments, Iterator[Yielded]],
+) -> Callable[Arguments, AbstractContextManager[Yielded]]:
+    """The context manager of a generator function whose first parameter is a model, which holds the
+    model's lock.
+
+    Arguments that are not what their annotations say are refused with `HookError`.
     """
-    return torch.finfo(tensor.dtype).min
+
+    @checked_arguments(HookError)  # which hands the model on by its place
+    @contextmanager
+    @functools.wraps(function)
+    def block(*args: Arguments.args, **options: Arguments.kwargs) -> Iterator[Yielded]:
+        model: Any = args[0]
+        with locked(model):
+            yield from function(*args, **options)
+
+    return block
 
 
-def hidden(scores: Tensor) -> Tensor:
-    """Mask of the keys that are masked out. Half the lowest number, because an additive mask leaves
-    lowest + score, rounded.
+@checked_arguments(HookError)
+def clear(model: TransformerBridge) -> None:
+    """Remove every hook of this package from the model, and free the model's lock.
+
+    For a model on which an interrupt (Ctrl-C) or an abandoned block left hooks. Blocks that are
+    still open have no effect from then on. Hooks of others stay:
+    `model.reset_hooks(including_permanent=True)` removes those of TransformerLens.
     """
-    return scores <= lowest(scores) / 2
+    original: torch.nn.Module = model.original_model
+    remove_hooks(list(dict.fromkeys([*model.modules(), *original.modules()])))
+    _LOCKS.pop(model, None)

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.capture import capture
-from ostools.hooks.lock import model_block
 from ostools.hooks.precision import SIXTEEN_BITS
-from ostools.hooks.register import FormatError, HookError, Order, attached
+from ostools.hooks.register import FormatError, HookError, Order, attached, model_block
 from ostools.hooks.sites import available_sites, points
 
 FLOATS: Mapping[str, torch.dtype] = {

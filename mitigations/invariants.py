@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ostools.hooks.register import hidden
-from ostools.hooks.register import positions as positions
+from ostools.hooks.precision import hidden
+from ostools.hooks.precision import positions as positions
 from ostools.mitigations.base import MitigationError
 
 Scores = Float[Tensor, "batch head query key"]

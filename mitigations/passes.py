@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ostools.ground.arguments import typed_fields
+from ostools.ground import typed_fields
 from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 
 if (
@@ -22,7 +22,7 @@ if (
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-    from ostools.ground.lens import TransformerBridge
+    from ostools.ground import TransformerBridge
 
 
 @typed_fields(MitigationError)

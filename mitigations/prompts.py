@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from ostools.ground.arguments import typed_fields
+from ostools.ground import typed_fields
 from ostools.mitigations.base import Bar, Mitigation, MitigationError, require_whole
 
 

@@ -23,9 +23,9 @@ import ostools.measure
 import ostools.paper
 import ostools.sweep
 from ostools import measure, models
-from ostools.cli import hosted
+from ostools.cli import running
 from ostools.cli.commands import read_command
-from ostools.cli.verbs import composed, listings, pages, sweeps
+from ostools.cli.verbs import composed, listings
 from ostools.cli.verbs.models import models as list_models
 from ostools.ground import names
 from ostools.ground.arguments import full_hints, full_signature, is_list, parts_of, words_of
@@ -167,7 +167,7 @@ DECLARED = (
     ),
     Declared(
         name="evaluate prompts",
-        function=hosted.prompts,
+        function=running.prompts,
         examples=["--task copy-last --lengths 10:300 --out prompts.jsonl"],
         lines_of=[figure_3],
         measures=False,
@@ -196,7 +196,7 @@ DECLARED = (
     _figure(9, figure_9, "--out figure9.pdf"),
     _unmeasured(
         "reproduce",
-        pages.reproduce,
+        composed.reproduce,
         *(
             "--out paper",
             "--figures 5,9 --out figures",
@@ -204,11 +204,11 @@ DECLARED = (
         ),
         runs_model=True,
     ),
-    _unmeasured("sweep run", sweeps.run, "examples/sweep.yaml --out sweep --workers 2"),
-    _unmeasured("sweep results", sweeps.results, "sweep --out table.csv"),
+    _unmeasured("sweep run", composed.run_sweep, "examples/sweep.yaml --out sweep --workers 2"),
+    _unmeasured("sweep results", composed.sweep_results, "sweep --out table.csv"),
     _unmeasured(
         "report",
-        pages.report,
+        composed.report,
         "",
         '--model ./my-model --prompt "The capital of France is" --out x.html',
         "--sections collapse,precision --lengths 1:128",
@@ -216,7 +216,10 @@ DECLARED = (
         runs_model=True,
     ),
     _unmeasured(
-        "explore", pages.explore, '--prompt "The capital of France is" --port 8765', runs_model=True
+        "explore",
+        composed.explore,
+        '--prompt "The capital of France is" --port 8765',
+        runs_model=True,
     ),
     _unmeasured("list models", list_models),
     _unmeasured("list tasks", listings.tasks),

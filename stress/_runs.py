@@ -80,7 +80,7 @@ def ready() -> ForkServerContext:
     """Processes that begin with everything imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["ostools.sweep", "ostools.cli.verbs.sweeps", "ostools.models.load"]
+        ["ostools.sweep", "ostools.cli.verbs.composed", "ostools.models.load"]
     )
     return context
 

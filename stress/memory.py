@@ -21,8 +21,9 @@ import torch
 
 from ostools.models.files.sources import locate
 from ostools.sweep import sweep_of
-from ostools.sweep.cells import cells_of, checkpoint_hash, code_version, keyed
+from ostools.sweep.cells import checkpoint_hash, code_version, keyed
 from ostools.sweep.executor import Bench, Terms
+from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import write_checkpoint
 
 CASES = 500

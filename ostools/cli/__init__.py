@@ -15,7 +15,7 @@ import click
 
 from ostools.cli.commands import COMMANDS, VERBS, Command, declared
 from ostools.cli.terminal import on_one_line
-from ostools.ground.errors import in_words, unknown_name
+from ostools.ground import in_words, is_out_of_memory, unknown_name
 
 # What shells give a program that Ctrl-C ended.
 _INTERRUPTED = 130
@@ -148,8 +148,6 @@ def main() -> NoReturn:
     except OSError as error:  # a name that is too long, a full disk
         code = _refuse(str(error))
     except (MemoryError, RuntimeError) as error:
-        from ostools.ground.memory import is_out_of_memory
-
         if not is_out_of_memory(error):
             raise
         code = _refuse(f"out of memory ({in_words(error)}): take shorter input, free memory")

@@ -11,9 +11,7 @@ import torch
 from ostools.cli import terminal
 from ostools.cli.commands import Command, Value
 from ostools.cli.terminal import GLOBALS
-from ostools.ground import InsufficientMemoryError
-from ostools.ground.arguments import full_signature
-from ostools.ground.memory import available_memory
+from ostools.ground import InsufficientMemoryError, available_memory, full_signature
 from ostools.measure.measurement import refuse_arguments
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text

@@ -18,8 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress, outermost, watched
+from ostools.ground import InputError, Progress, outermost, watched
 
 
 @dataclass

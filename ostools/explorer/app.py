@@ -26,8 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ostools.explorer.views import ViewRequest, described
-from ostools.ground import InputError, TransformerBridge
-from ostools.ground.names import METHOD_KINDS
+from ostools.ground import METHOD_KINDS, InputError, TransformerBridge
 from ostools.hooks import HookError
 from ostools.measure import Attention, Attribution, Bounds, Sensitivity
 from ostools.mitigations import MitigationError

@@ -12,8 +12,14 @@ from typing import Any, Literal
 import ostools
 import ostools.paper
 import ostools.sweep  # the measurements of these rooms put themselves into RECORDS
-from ostools.ground import InputError, Progress, TransformerBridge, checked_name, short_repr
-from ostools.ground.words import title_of
+from ostools.ground import (
+    InputError,
+    Progress,
+    TransformerBridge,
+    checked_name,
+    short_repr,
+    title_of,
+)
 from ostools.measure import RECORDS
 from ostools.models.describe import metadata_of
 from ostools.results import Result

@@ -1,11 +1,10 @@
 """What everybody may use. It does not import the rest of ostools, and imports torch only when it is
 needed.
 
-`errors`: the one that a user can cause. `arguments`: those of a call, held against its annotations.
-`whole_numbers`: lengths, seeds and counts, also as users write them. `names`: those of a list.
-`progress`: how a long run is told. `memory`: how much is free, and how much is computed at a
-time: less where it ran out. `pooling`: long prompts in few cells.
-`words`: how sentences write numbers.
+`errors`: the one that a user can cause. `arguments`: those of a call, held against its annotations;
+lengths, seeds and counts, also as users write them. `names`: those of a list. `progress`: how a
+long run is told. `memory`: how much is free, and how much is computed at a time: less where it ran
+out. `words`: how sentences write numbers. Other rooms import from here.
 """
 
 from ostools.ground.arguments import (
@@ -15,8 +14,11 @@ from ostools.ground.arguments import (
     checked_arguments,
     checked_lengths,
     checked_seeds,
+    full_hints,
+    full_signature,
     is_whole,
     parse_lengths,
+    typed_fields,
     whole_number,
     whole_numbers,
 )
@@ -26,6 +28,7 @@ from ostools.ground.errors import (
     InsufficientMemoryError,
     NonFiniteError,
     in_words,
+    nearest,
     refusal,
     short_repr,
     unknown_name,
@@ -39,10 +42,41 @@ from ostools.ground.lens import (
     TransformerBridge,
     original_model,
 )
-from ostools.ground.names import Position, checked_list, checked_name, distinct
-from ostools.ground.progress import Progress, part_of, tell, with_progress
+from ostools.ground.memory import (
+    available_memory,
+    chunk,
+    collector_at_rest,
+    in_smaller_chunks,
+    is_out_of_memory,
+    keep_freed_memory,
+    return_freed_memory,
+)
+from ostools.ground.names import (
+    METHOD_KINDS,
+    Linearisation,
+    Method,
+    Position,
+    checked_list,
+    checked_name,
+    checked_names,
+    checked_path,
+    distinct,
+    known_norm,
+)
+from ostools.ground.progress import (
+    Progress,
+    name_part,
+    outermost,
+    part_of,
+    tell,
+    watched,
+    with_progress,
+)
+from ostools.ground.words import MINUS, factor, in_a_row, number, ratio, runs, title_of
 
 __all__ = [
+    "METHOD_KINDS",
+    "MINUS",
     "OF_A_LEFT_HOOK",
     "Conv1D",
     "Count",
@@ -50,6 +84,8 @@ __all__ = [
     "InputError",
     "InsufficientMemoryError",
     "Lengths",
+    "Linearisation",
+    "Method",
     "NonFiniteError",
     "Position",
     "PreTrainedConfig",
@@ -58,21 +94,44 @@ __all__ = [
     "Progress",
     "Seed",
     "TransformerBridge",
+    "available_memory",
     "checked_arguments",
     "checked_lengths",
     "checked_list",
     "checked_name",
+    "checked_names",
+    "checked_path",
     "checked_seeds",
+    "chunk",
+    "collector_at_rest",
     "distinct",
+    "factor",
+    "full_hints",
+    "full_signature",
+    "in_a_row",
+    "in_smaller_chunks",
     "in_words",
+    "is_out_of_memory",
     "is_whole",
+    "keep_freed_memory",
+    "known_norm",
+    "name_part",
+    "nearest",
+    "number",
     "original_model",
+    "outermost",
     "parse_lengths",
     "part_of",
+    "ratio",
     "refusal",
+    "return_freed_memory",
+    "runs",
     "short_repr",
     "tell",
+    "title_of",
+    "typed_fields",
     "unknown_name",
+    "watched",
     "whole_number",
     "whole_numbers",
     "with_progress",

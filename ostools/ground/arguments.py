@@ -16,7 +16,7 @@ import re
 import types
 import typing
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from numbers import Integral, Real
 from os import PathLike
@@ -339,14 +339,6 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
             )
         lengths.update(range(low, high + 1, step))
     return sorted(lengths)
-
-
-def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
-    """Whole numbers in ascending order, in groups of those that follow each other."""
-    import numpy as np  # not at the start of every command
-
-    ends = np.flatnonzero(np.diff(lengths) != 1) + 1
-    return [run.tolist() for run in np.split(np.asarray(lengths), ends) if run.size]
 
 
 Seed = Annotated[int, at_least(0)]

@@ -51,8 +51,12 @@ def refusal(expected: str, remedy: str = "") -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        reason = in_words(error)[:300].rstrip(": ")
-        raise InputError(f"expected {expected}: {reason}{remedy}") from None
+        raise refused(expected, error, remedy) from None
+
+
+def refused(expected: str, error: Exception, remedy: str = "") -> InputError:
+    """What was expected, and then the library's own words."""
+    return InputError(f"expected {expected}: {in_words(error)[:300].rstrip(': ')}{remedy}")
 
 
 def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputError:

@@ -47,9 +47,6 @@ else:
 
         home: str
 
-        def __instancecheck__(cls, value: object) -> bool:
-            return cls.__subclasscheck__(type(value))
-
         def __subclasscheck__(cls, kind: type) -> bool:
             library_class = getattr(sys.modules.get(cls.home), cls.__name__, None)
             return kind is cls or (library_class is not None and issubclass(kind, library_class))

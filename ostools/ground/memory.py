@@ -19,8 +19,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-import psutil
-
 from ostools.ground.errors import InsufficientMemoryError, in_words
 
 if TYPE_CHECKING:
@@ -44,6 +42,8 @@ def available_memory(device: torch.device | None = None) -> int:
     machine and the control groups that it is in leave.
     """
     if device is None or device.type != "cuda":
+        import psutil  # not at the start of every command
+
         return min([psutil.virtual_memory().available, *cgroup_limits()])
     import torch
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ostools.ground.arguments import in_a_row
-
 
 def number(value: float) -> str:
     """Three significant digits, with an exponent only where zeros would have to be counted."""
@@ -39,6 +37,14 @@ def title_of(model: Mapping[str, object]) -> str:
     """
     name = str(model.get("title") or model.get("name", "unknown model"))
     return Path(name).name if Path(name).is_absolute() else name
+
+
+def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
+    """Whole numbers in ascending order, in groups of those that follow each other."""
+    import numpy as np  # not at the start of every command
+
+    ends = np.flatnonzero(np.diff(lengths) != 1) + 1
+    return [run.tolist() for run in np.split(np.asarray(lengths), ends) if run.size]
 
 
 def runs(lengths: Sequence[int]) -> str:

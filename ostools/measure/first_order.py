@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ostools.ground.words import factor
+from ostools.ground import factor
 from ostools.results import Frame
 from ostools.theory.profiles import rank_correlation
 

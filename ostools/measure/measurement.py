@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge
+from ostools.ground import InputError, TransformerBridge, in_smaller_chunks, outermost, watched
 from ostools.ground.arguments import checked_arguments, full_signature, read_argument
-from ostools.ground.memory import in_smaller_chunks
-from ostools.ground.progress import outermost, watched
 from ostools.measure.position import require_question
 from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, layers_up_to
 from ostools.measure.task_prompt import require_seeds
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.precision.torch_state import default_torch_state
-from ostools.models.shape import enough_threads
+from ostools.models.precision.torch_state import default_torch_state, enough_threads
 
 if TYPE_CHECKING:
     from ostools.measure.swept import Swept

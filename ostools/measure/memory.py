@@ -23,9 +23,7 @@ from itertools import product
 from typing import Any
 
 from ostools import tasks
-from ostools.ground import InputError
-from ostools.ground.arguments import full_signature
-from ostools.ground.memory import chunk
+from ostools.ground import InputError, chunk, full_signature
 from ostools.measure.answers.probability import spare
 from ostools.measure.jacobian.linearisation_run import memory_plan
 from ostools.measure.jacobian.norms import COTANGENTS

@@ -12,7 +12,7 @@ changes nothing of a float32 copy, and numbers taken there say nothing of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -126,8 +126,11 @@ class MitigatedPrompts:
         """Run `work`, the model in the precision that is measured, under the mitigation inside the
         block, once it was seen to act (`require_acting`).
         """
+        if self.mitigation is None:
+            yield
+            return
         self.require_acting(work)
-        with nullcontext() if self.mitigation is None else self.mitigation.hooks(work):
+        with self.mitigation.hooks(work):
             yield
 
     def require_acting(self, work: TransformerBridge) -> None:
@@ -136,8 +139,6 @@ class MitigatedPrompts:
 
         Raises `InputError` for one that does not: its numbers would be those without it.
         """
-        if self.mitigation is None:
-            return
         for number, prompt in enumerate(self.prompts):
             if self.silent[number] != (self.mitigation,):  # else it is verified while it is tried
                 with torch.no_grad(), mitigations.running(work, self.mitigation):
@@ -172,7 +173,10 @@ def _encoded(
             f"expected a text, a Prompt or a task's question, found {type(raw_prompt).__name__}; "
             "for token ids use ost.Prompt.from_ids(model, ids)"
         )
-    require_prompt_end(position, "a prompt without a task")
+    if position is not None:
+        require_prompt_end(position, "a prompt without a task")
+    if mitigation is None:
+        return as_prompt(model, raw_prompt), (), None
     text = raw_prompt if isinstance(raw_prompt, str) else raw_prompt.text
     if isinstance(raw_prompt, Prompt) and text is not None and raw_prompt.chat is not None:
         text = text[slice(*raw_prompt.chat.message)]

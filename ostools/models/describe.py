@@ -20,7 +20,7 @@ from torch import Tensor
 from ostools.ground import InputError, TransformerBridge, original_model
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
-from ostools.models.lazy_cast import stored_part
+from ostools.models.lazy_cast import LazyCast
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 
@@ -191,7 +191,7 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     parameters = dict(model.named_parameters())
     # The largest first: what lies inside of one is a view of it.
     for name, parameter in sorted(parameters.items(), key=lambda item: -item[1].numel()):
-        storage = stored_part(parameter)
+        storage = parameter.stored if isinstance(parameter, LazyCast) else parameter
         start = storage.data_ptr()
         end = start + storage.numel() * storage.element_size()
         spans = covered.setdefault(storage.untyped_storage().data_ptr(), [])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
-from ostools.ground.lens import TransformerBridge, original_model
+from ostools.ground import TransformerBridge, original_model
 
 
 class Setting(NamedTuple):

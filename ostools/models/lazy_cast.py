@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.hooks.precision import SIXTEEN_BITS
 
 PART = 1 << 22
@@ -138,8 +138,9 @@ class LazyCast(Tensor):
 
     @property
     def stored(self) -> Tensor:
-        """Where the numbers are stored."""
-        return self.parts[0]
+        """Where the numbers are stored, of a view of a view too."""
+        first = self.parts[0]
+        return first.stored if isinstance(first, LazyCast) else first
 
     @property
     def data(self) -> LazyCast:
@@ -223,13 +224,6 @@ def _viewed(function: OpOverload, part: Tensor, *args: object, **kwargs: object)
 def dense(x: Tensor) -> Tensor:
     """The tensor's numbers: made once, where they are read many times."""
     return x.dense() if isinstance(x, LazyCast) else x
-
-
-def stored_part(x: Tensor) -> Tensor:
-    """Where the numbers are stored: the tensor itself, or what it is read from."""
-    while isinstance(x, LazyCast):
-        x = x.stored
-    return x
 
 
 def _dense(value: _Tree) -> _Tree:

@@ -27,9 +27,10 @@ from ostools.ground import (
     PreTrainedTokenizerBase,
     TransformerBridge,
     checked_arguments,
+    collector_at_rest,
     refusal,
+    return_freed_memory,
 )
-from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.describe import Metadata, remember
 from ostools.models.families import Family

@@ -1,11 +1,9 @@
 """The sizes of a model that decide what computing with it takes: of a loaded one, or by its
-configuration before that; the device that it is on, and how many threads it is worth."""
+configuration before that; and the device that it is on."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -36,8 +34,6 @@ _EXPLICIT = (
 transformers.
 """
 _Settings = PreTrainedConfig | SimpleNamespace
-SMALL = 20_000_000
-"""Below this many parameters one thread computes as fast as several."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,9 @@ class Shape:
         d_model = int(config.hidden_size)
         n_heads = _first_setting(config, "num_attention_heads") or 1
         key_value_heads = _first_setting(config, "num_key_value_heads", "num_kv_heads")
-        has_one = getattr(config, "multi_query", False)
+        # Falcon's new architecture has groups, whatever its setting `multi_query` says.
+        has_groups = getattr(config, "new_decoder_architecture", False)
+        has_one = getattr(config, "multi_query", False) and not has_groups
         return cls(
             n_layers=int(config.num_hidden_layers),
             d_model=d_model,
@@ -171,32 +169,6 @@ def soft_cap_of(config: _Settings) -> float | None:
     names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
     return next(
         (float(value) for name in names if (value := setting(config, name)) is not None), None
-    )
-
-
-@contextmanager
-def enough_threads(models: Iterable[TransformerBridge]) -> Iterator[None]:
-    """One thread of torch within the block, where all of the models are small; as many as before
-    where one is not.
-    """
-    before = torch.get_num_threads()
-    if all(map(one_is_enough, models)):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def one_is_enough(model: TransformerBridge) -> bool:
-    """Whether matrices are too small to share out: on busy cores two threads wait for each other
-    and take far longer.
-
-    False where the user said how many there are to be (OMP_NUM_THREADS).
-    """
-    return (
-        "OMP_NUM_THREADS" not in os.environ
-        and sum(weight.numel() for weight in model.parameters()) < SMALL
     )
 
 

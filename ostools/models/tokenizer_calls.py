@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from ostools.ground import InputError, PreTrainedTokenizerBase, refusal, short_repr
+from ostools.ground import InputError, PreTrainedTokenizerBase, short_repr
+from ostools.ground.errors import refused
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding
@@ -27,13 +27,16 @@ def _encoding(tokenizer: Any, text: str | list[str], **options: bool) -> BatchEn
     """What the tokenizer makes of a text, or of each; an `InputError` in one line for whatever it
     raises.
     """
-    with _tokenizing(text if isinstance(text, str) else text[:1]):
+    try:
         return tokenizer(text, verbose=False, **options)
+    except Exception as error:
+        raise _unreadable(text if isinstance(text, str) else text[:1], error) from None
 
 
-def _tokenizing(what: object) -> AbstractContextManager[None]:
-    return refusal(
+def _unreadable(what: object, error: Exception) -> InputError:
+    return refused(
         f"a tokenizer that can read {short_repr(what)}, found one that ends in an error",
+        error,
         "; copy the model's own tokenizer there, or give token ids (ost.Prompt.from_ids, --ids)",
     )
 
@@ -64,8 +67,10 @@ def ids_and_places(
 
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """The text of ids, with the blanks that the tokenizer itself writes."""
-    with _tokenizing(list(ids)):
+    try:
         return cast(str, tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+    except Exception as error:
+        raise _unreadable(list(ids), error) from None
 
 
 def writes_lines(tokenizer: PreTrainedTokenizerBase) -> bool:

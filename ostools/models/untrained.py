@@ -23,11 +23,11 @@ from ostools.ground import (
     PreTrainedConfig,
     PreTrainedModel,
     TransformerBridge,
+    available_memory,
     checked_arguments,
     original_model,
     whole_number,
 )
-from ostools.ground.memory import available_memory
 from ostools.hooks.sites import is_closed
 from ostools.models.describe import (
     Metadata,

@@ -37,8 +37,8 @@ from ostools.ground import (
     checked_seeds,
     distinct,
     part_of,
+    title_of,
 )
-from ostools.ground.words import title_of
 from ostools.measure import Evaluation, Hosted
 from ostools.models import EncodingOptions
 from ostools.paper.drawn_result import PaperResult

@@ -36,8 +36,8 @@ from ostools.ground import (
     checked_seeds,
     distinct,
     part_of,
+    title_of,
 )
-from ostools.ground.words import title_of
 from ostools.measure import Collapse, Reading
 from ostools.measure.position import read_at
 from ostools.models.tokens import token_text

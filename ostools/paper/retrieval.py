@@ -22,15 +22,17 @@ import torch
 
 import ostools as ost
 from ostools.ground import (
+    Linearisation,
+    Method,
     Progress,
     TransformerBridge,
     checked_seeds,
+    known_norm,
+    number,
     tell,
     whole_number,
     whole_numbers,
 )
-from ostools.ground.names import Linearisation, Method, known_norm
-from ostools.ground.words import number
 from ostools.models import EncodingOptions
 from ostools.paper.drawn_result import PaperResult
 from ostools.results import Column, Frame, Provenance

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import pandas as pd
 
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name, checked_path
-from ostools.ground.words import title_of
+from ostools.ground import InputError, checked_name, checked_path, title_of
 from ostools.mitigations.named import NONE
 from ostools.results.files import (
     FIXED,
@@ -35,7 +33,7 @@ from ostools.results.files import (
 from ostools.results.table_head import Chart, Column, Frame, Looks, Row, TableHead
 
 if TYPE_CHECKING:
-    from ostools.ground.lens import TransformerBridge
+    from ostools.ground import TransformerBridge
 
 __all__ = [
     "AGREES_WITHIN",

@@ -22,8 +22,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_path
+from ostools.ground import InputError, checked_path
 
 Plain: TypeAlias = dict[str, Any]
 Stored: TypeAlias = Mapping[str, Any]

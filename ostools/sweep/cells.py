@@ -1,4 +1,8 @@
-"""The cells of a sweep and their keys.
+"""The cells of a sweep: what is measured in one (`MEASUREMENTS`, out of the records that name a
+`Swept`), and its key.
+
+What a sweep file may ask of a measurement is read from its function's signature: names, types and
+defaults.
 
 A cell's key is a hash of everything that defines its numbers (versions, settings, model, data), so
 the same command again finds what is there.
@@ -7,27 +11,130 @@ the same command again finds what is there.
 from __future__ import annotations
 
 import hashlib
-import itertools
+import inspect
 import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+
+import ostools.measure  # noqa: F401 -- its measurements put themselves into RECORDS
 from ostools import mitigations, tasks
-from ostools.measure.swept import TEXT_TASK, Cell, Text
-from ostools.mitigations import Mitigation
-from ostools.mitigations.named import NONE
+from ostools.ground import TransformerBridge, full_hints
+from ostools.measure.measurement import RECORDS, MeasurementRecord
+from ostools.measure.swept import Cell, Rows, Swept
 from ostools.mitigations.registry import LOADED
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
-from ostools.sweep.measurements import MEASUREMENTS, Options
-from ostools.sweep.sweep_file import Sweep
-from ostools.tasks import Task
+
+
+def listed(value: object) -> tuple[object, ...]:
+    """One value where a list is meant is a list of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1)]
+
+
+class Strict(BaseModel):
+    """Values of a sweep file: no other keys, and no number for a word."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)  # `seeds: true` is no seed
+
+
+class Options(Strict):
+    """What a sweep may ask of a measurement: its arguments, and dtypes of its own."""
+
+    name: Any
+    dtypes: Names | None = None
+
+    @property
+    def draws(self) -> Literal["by seed", "by sample"] | None:
+        """What it draws by, beside what the task draws by the seed."""
+        return MEASUREMENTS[self.name].swept.draws(self)
+
+    @property
+    def as_json(self) -> str:
+        """The arguments of the measurement alone."""
+        return json.dumps(self.model_dump(exclude={"name", "dtypes"}), sort_keys=True)
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Options:
+        MEASUREMENTS[self.name].swept.check(self)
+        return self
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A measurement of a sweep: its function, what a sweep knows of it, and what a file may ask of
+    it.
+    """
+
+    name: str
+    function: Callable[..., object]
+    swept: Swept
+    options: type[Options]
+
+
+def _measurement(record: MeasurementRecord, swept: Swept) -> Measurement:
+    function, name = record.function, record.name.replace("_", "-")
+    parameters, hints = inspect.signature(function).parameters, full_hints(function)
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    for option, constraint in swept.options.items():
+        if isinstance(constraint, tuple):
+            fields[option] = (_of_a_file(constraint[0]), constraint[1])
+            continue
+        kind = _of_a_file(hints[option])
+        default = parameters[option].default
+        fields[option] = (kind if constraint is None else Annotated[kind, constraint], default)
+    options = create_model(f"{name} options", __base__=Options, **fields)
+    return Measurement(name, function, swept, options)
+
+
+def _of_a_file(hint: object) -> object:
+    """A parameter's type as a sweep file has it: a tuple for whatever may be a list, `float` where
+    a whole number may stand.
+    """
+    if get_origin(hint) is Annotated:
+        kind, *constraints = get_args(hint)
+        return Annotated[_of_a_file(kind), *constraints]
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    listed_kinds = [
+        Annotated[tuple[get_args(kind)[0], ...], BeforeValidator(listed), Field(min_length=1)]
+        if get_origin(kind) in (Iterable, Sequence)
+        else kind
+        for kind in kinds
+    ]
+    without_int = [kind for kind in listed_kinds if not (kind is int and float in kinds)]
+    return Union[tuple(without_int)]  # noqa: UP007 (of a tuple)
+
+
+MEASUREMENTS: dict[str, Measurement] = {
+    measurement.name: measurement
+    for record in sorted(
+        RECORDS.values(), key=lambda record: (record.function.__module__, record.name)
+    )
+    if record.sweep is not None
+    for measurement in (_measurement(record, record.sweep()),)
+}
+
+
+def measure(model: TransformerBridge, cell: Cell) -> Rows:
+    """The rows of a cell, without the columns of the cell itself. Raises what the measurement
+    refuses.
+    """
+    measurement = MEASUREMENTS[cell.measurement]
+    return measurement.swept.measured(measurement.function, model, cell)
+
+
+# --- keys
 
 _VERSIONS = (
     "oversquashing-tools",
@@ -53,53 +160,6 @@ class KeyedCell:
 def to_load(cell: Cell) -> tuple[str, str]:
     """The model of a cell, and the dtype to load it in."""
     return cell.model, "float32" if MEASUREMENTS[cell.measurement].swept.casts else cell.dtype
-
-
-def cells_of(sweep: Sweep) -> list[Cell]:
-    """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one
-    cell.
-    """
-    cells: dict[Cell, None] = {}
-    mitigation_labels = [(_mitigation_label(spec), False) for spec in sweep.mitigations]
-    mitigation_labels += [(spec, True) for spec in sweep.typed]
-    for measurement, task in itertools.product(sweep.measurements, (*sweep.tasks, *sweep.texts)):
-        name, text, seeds = _prompts_of(task, measurement, sweep.seeds)
-        dtypes, options = measurement.dtypes or sweep.dtypes, measurement.as_json
-        for model, (label, is_typed), dtype, seed in itertools.product(
-            sweep.models, mitigation_labels, dtypes, seeds
-        ):
-            which = model, name, dtype, label, seed, measurement.name
-            cells[Cell(*which, options, sweep.lengths, text, is_typed)] = None
-    # Of the file's order only: each model in a dtype once, and the models as they are listed.
-    order = list(dict.fromkeys(map(to_load, cells)))
-    return sorted(
-        cells, key=lambda cell: (sweep.models.index(cell.model), order.index(to_load(cell)))
-    )
-
-
-def _prompts_of(
-    task: str | Text, measurement: Options, seeds: tuple[int, ...]
-) -> tuple[str, Text | None, tuple[int, ...]]:
-    """The task's name, the text, and the seeds. What draws nothing is the same under every seed."""
-    if isinstance(task, Text):
-        return TEXT_TASK, task, seeds
-    form = tasks.task(task)
-    name = _same_text(form, tasks.label(form), task) if isinstance(form, Task) else task
-    return name, None, seeds if form.random or measurement.draws == "by seed" else (0,)
-
-
-def _mitigation_label(spec: str) -> str:
-    mitigation = None if spec == NONE else mitigations.mitigation(spec)
-    return _same_text(mitigation, mitigations.label(mitigation), spec)
-
-
-def _same_text(definition: Task | Mitigation | None, label: str, spec: str) -> str:
-    """Return the text by which a cell makes its task or mitigation again.
-
-    Its label, so that two spellings are one cell; the text as it was given where the label is only
-    the `repr` of an object, which no text makes again.
-    """
-    return spec if label == repr(definition) else label
 
 
 def keyed(cell: Cell, checkpoint: str, device: str) -> KeyedCell:

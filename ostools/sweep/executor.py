@@ -34,18 +34,19 @@ from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import arithmetic_named
-from ostools.models.shape import enough_threads, resolve_device
+from ostools.models.precision.torch_state import enough_threads
+from ostools.models.shape import resolve_device
 from ostools.sweep.cells import (
+    MEASUREMENTS,
     KeyedCell,
-    cells_of,
     checkpoint_hash,
     code_version,
     keyed,
+    measure,
     to_load,
 )
-from ostools.sweep.measurements import MEASUREMENTS, measure
 from ostools.sweep.store import Store, file_of
-from ostools.sweep.sweep_file import Sweep
+from ostools.sweep.sweep_file import Sweep, cells_of
 from ostools.tasks.repeats import RepeatedIds
 
 

@@ -17,12 +17,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from ostools.ground import InputError, checked_arguments, checked_name
-from ostools.ground.names import checked_path
+from ostools.ground import InputError, checked_arguments, checked_name, checked_path
 from ostools.measure.swept import the_one
 from ostools.results import Frame, Provenance, Result
-from ostools.sweep.cells import KeyedCell
-from ostools.sweep.measurements import MEASUREMENTS
+from ostools.sweep.cells import MEASUREMENTS, KeyedCell
 from ostools.sweep.store import MADE_BY, Store
 
 Value = TypeVar("Value")

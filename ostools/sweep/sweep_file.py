@@ -1,11 +1,12 @@
 """A sweep file: plain values in YAML, and what it may ask for, checked before anything is
-loaded.
+loaded; and the cells that it asks for.
 
 An unknown key or name is refused.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -29,17 +30,18 @@ from ostools.ground import (
     InputError,
     checked_arguments,
     checked_name,
+    nearest,
     parse_lengths,
     refusal,
     short_repr,
 )
-from ostools.ground.errors import nearest
 from ostools.measure.mitigated_prompts import of_the_pass
 from ostools.measure.passes.precisions import PRECISIONS
-from ostools.measure.swept import Text
+from ostools.measure.swept import TEXT_TASK, Cell, Text
 from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE, typed
-from ostools.sweep.measurements import MEASUREMENTS, Names, Options, Strict, listed
+from ostools.sweep.cells import MEASUREMENTS, Names, Options, Strict, listed, to_load
+from ostools.tasks import Task
 
 _PARTED = re.compile(r"\n(?:[ \t]*\n)+")
 
@@ -228,6 +230,53 @@ def _in_words(error: ValidationError) -> str:
     reason = str(first.get("ctx", {}).get("error") or first["msg"])
     end = "" if ", found " in reason else f"; found {str(first['input'])[:60]!r}"
     return f"{where}: {reason}{end}" if where else reason
+
+
+def cells_of(sweep: Sweep) -> list[Cell]:
+    """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one
+    cell.
+    """
+    cells: dict[Cell, None] = {}
+    mitigation_labels = [(_mitigation_label(spec), False) for spec in sweep.mitigations]
+    mitigation_labels += [(spec, True) for spec in sweep.typed]
+    for measurement, task in itertools.product(sweep.measurements, (*sweep.tasks, *sweep.texts)):
+        name, text, seeds = _prompts_of(task, measurement, sweep.seeds)
+        dtypes, options = measurement.dtypes or sweep.dtypes, measurement.as_json
+        for model, (label, is_typed), dtype, seed in itertools.product(
+            sweep.models, mitigation_labels, dtypes, seeds
+        ):
+            which = model, name, dtype, label, seed, measurement.name
+            cells[Cell(*which, options, sweep.lengths, text, is_typed)] = None
+    # Of the file's order only: each model in a dtype once, and the models as they are listed.
+    order = list(dict.fromkeys(map(to_load, cells)))
+    return sorted(
+        cells, key=lambda cell: (sweep.models.index(cell.model), order.index(to_load(cell)))
+    )
+
+
+def _prompts_of(
+    task: str | Text, measurement: Options, seeds: tuple[int, ...]
+) -> tuple[str, Text | None, tuple[int, ...]]:
+    """The task's name, the text, and the seeds. What draws nothing is the same under every seed."""
+    if isinstance(task, Text):
+        return TEXT_TASK, task, seeds
+    form = tasks.task(task)
+    name = _same_text(form, tasks.label(form), task) if isinstance(form, Task) else task
+    return name, None, seeds if form.random or measurement.draws == "by seed" else (0,)
+
+
+def _mitigation_label(spec: str) -> str:
+    mitigation = None if spec == NONE else mitigations.mitigation(spec)
+    return _same_text(mitigation, mitigations.label(mitigation), spec)
+
+
+def _same_text(definition: Task | Mitigation | None, label: str, spec: str) -> str:
+    """Return the text by which a cell makes its task or mitigation again.
+
+    Its label, so that two spellings are one cell; the text as it was given where the label is only
+    the `repr` of an object, which no text makes again.
+    """
+    return spec if label == repr(definition) else label
 
 
 class _Plain(yaml.SafeLoader):

@@ -28,9 +28,7 @@ from functools import cache
 from itertools import groupby
 from typing import Literal, get_args
 
-from ostools.ground.arguments import Count, typed_fields, whole_number
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground import Count, InputError, checked_name, typed_fields, whole_number
 from ostools.mitigations import Bar, Hint
 from ostools.tasks.base import Task
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ostools.ground.arguments import checked_seeds
-from ostools.ground.errors import InputError
+from ostools.ground import InputError, checked_seeds
 
 
 class AnyTask(ABC):

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from ostools.ground.arguments import typed_fields
-from ostools.ground.errors import InputError
+from ostools.ground import InputError, typed_fields
 from ostools.mitigations import Mitigation, Separator, insert
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.base import AnyTask

@@ -16,8 +16,7 @@ from itertools import groupby
 from typing import cast, overload
 
 from ostools import mitigations
-from ostools.ground.arguments import checked_lengths, whole_number
-from ostools.ground.errors import InputError, short_repr, unknown_name
+from ostools.ground import InputError, checked_lengths, short_repr, unknown_name, whole_number
 from ostools.mitigations import Bar, Mitigation, insert, rewrite
 from ostools.mitigations.registry import Listed, Registry
 from ostools.tasks.appendix_c import NAMES

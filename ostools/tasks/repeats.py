@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, ClassVar, TypeAlias
 
-from ostools.ground.arguments import typed_fields
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground import InputError, short_repr, typed_fields
 from ostools.tasks.pairs import (
     CollapseTask,
     Encoder,

@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ostools.ground.arguments import typed_fields, whole_number
-from ostools.ground.errors import InputError
+from ostools.ground import InputError, typed_fields, whole_number
 from ostools.tasks.appendix_c import WORDS
 from ostools.tasks.base import Task
 

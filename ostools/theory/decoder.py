@@ -30,8 +30,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground import InputError, checked_name
 from ostools.theory import positions as encodings
 
 Residual = Float[Tensor, "batch pos d_model"]

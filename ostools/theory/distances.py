@@ -24,8 +24,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground import InputError, checked_name
 
 Vectors = Float[Tensor, "*batch d"]
 Scalars = Float[Tensor, "*batch"]

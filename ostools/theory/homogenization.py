@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 
 
 class Likeness(NamedTuple):

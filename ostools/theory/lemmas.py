@@ -50,7 +50,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.theory import path_sum
 
 Scores = Float[Tensor, "*batch pos"]

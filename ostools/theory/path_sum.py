@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.memory import chunk
+from ostools.ground import chunk
 
 Down = Float[Tensor, "d_model d_mlp"]
 Up = Float[Tensor, "d_mlp d_model"]

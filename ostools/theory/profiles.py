@@ -32,8 +32,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from ostools.ground.arguments import whole_number
-from ostools.ground.errors import InputError
+from ostools.ground import InputError, whole_number
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded
 
 ProfileShape = Literal[

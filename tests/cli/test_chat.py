@@ -110,8 +110,9 @@ def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
     found = _result(run, thinker, line)
     model = ost.load_model(thinker, device="cpu")
     (question,) = ost.tasks.questions("count-ones", lengths=[4])
-    asked: dict[str, Any] = {"position": "last-item", "mitigation": "separator:every=2"}
-    expected = ost.bounds(model, question, variants="local", **asked)
+    expected = ost.bounds(
+        model, question, variants="local", position="last-item", mitigation="separator:every=2"
+    )
     assert [row["value"] for row in found["rows"]] == frame_of(expected)["value"].tolist()
     assert found["provenance"]["parameters"]["read_at"]["position"] == "last-item"
 

@@ -189,9 +189,13 @@ def _integers(
 @contextmanager
 def _foreign(model: TransformerBridge, ids: Tensor, change: Change) -> Iterator[None]:
     """A hook of somebody else: torch's own, which this package knows nothing of."""
-    handle = model.blocks[0].mlp.register_forward_hook(
-        lambda module, given, found: change.amount * found
-    )
+
+    def scaled(module: Any, given: Any, found: Any) -> Any:
+        if isinstance(found, tuple):  # experts, with what their router chose
+            return (change.amount * found[0], *found[1:])
+        return change.amount * found
+
+    handle = model.blocks[0].mlp.register_forward_hook(scaled)
     try:
         yield
     finally:

@@ -101,8 +101,7 @@ def nothing_changes(model: TransformerBridge, ids: Tensor) -> Iterator[None]:
     """
 
     def seen() -> dict[str, Any]:
-        with torch.no_grad():
-            logits = model(ids[None])
+        logits = model(ids[None])
         books = {
             name: value for name, value in traces._model_state(model).items() if name != "hooks"
         }

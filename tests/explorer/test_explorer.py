@@ -17,6 +17,7 @@ import ostools as ost
 from ostools.explorer.app import Runs, Stopped, answer, application
 from ostools.explorer.views import COTANGENTS, VIEWS, ViewRequest
 from ostools.hooks import HookError
+from ostools.models import load_model
 from tests.cli.asking import assert_refused
 
 PROMPT = "The 11"
@@ -227,7 +228,7 @@ CASES: list[Any] = [
 @cache
 def loaded(name: str, **options: Any) -> TransformerBridge:
     """A model as the copied code loads it, once: none is shared with the page."""
-    return ost.load_model(name, **options)
+    return load_model(name, **options)
 
 
 @pytest.mark.parametrize(("view", "values"), CASES, ids=str)

@@ -12,8 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.measure.passes.contexts import true_arithmetic
-from ostools.models.precision import casting
-from tests.checkpoints import make_model, tiny_model
+from tests.checkpoints import tiny_model
 from tests.families import EXPERTS, OTHERS
 from tests.measure.bounds import test_certified as chain
 
@@ -122,36 +121,6 @@ def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None
         match=r"'proof': expected the paper's block.*found another one",
     ):
         ost.bounds(model, ost.Prompt.from_ids(model, IDS.tolist()), variants="proof")
-
-
-@pytest.mark.slow
-@every_family
-def test_rounded_weights_are_the_rounded_checkpoints(family: str) -> None:
-    """Every weight of Hugging Face's own model rounded by hand; int8 by its largest number of each
-    output.
-    """
-    model, by_hand = tiny_model(family, seed=1), make_model(family, seed=1)
-    for weight in by_hand.parameters():
-        weight.data = weight.data.to(torch.float8_e4m3fn).to(torch.float32)
-    expected = by_hand(IDS[None], use_cache=False).logits
-    torch.testing.assert_close(
-        casting.view_rounded(model, "float8_e4m3fn")(IDS[None]), expected, rtol=1e-5, atol=1e-5
-    )
-    if family in EXPERTS:
-        with pytest.raises(
-            ost.InputError, match=r"int8: expected matrices, .* the weights of experts"
-        ):
-            casting.view_rounded(model, "int8")
-        return
-    by_hand = make_model(family, seed=1)
-    for weight in by_hand.parameters():
-        if weight.ndim == 2:
-            scale = weight.data.abs().amax(1, keepdim=True) / 127
-            weight.data = (weight.data / scale).round().clamp(-127, 127) * scale
-    expected = by_hand(IDS[None], use_cache=False).logits
-    torch.testing.assert_close(
-        casting.view_rounded(model, "int8")(IDS[None]), expected, rtol=1e-5, atol=1e-5
-    )
 
 
 @pytest.mark.parametrize("length", [4, 5, 6])

@@ -49,9 +49,8 @@ def own_y(model: TransformerBridge, text: str) -> tuple[torch.Tensor, int]:
     ids = torch.tensor(
         [model.tokenizer(text, add_special_tokens=not text.startswith("<bos>")).input_ids]
     )  # pyright: ignore
-    with torch.no_grad():
-        y = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].double()
-        generated = theirs.generate(ids, max_new_tokens=1, do_sample=False)
+    y = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].double()
+    generated = theirs.generate(ids, max_new_tokens=1, do_sample=False)
     return y, int(generated[0, -1])
 
 

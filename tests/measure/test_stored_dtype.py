@@ -26,23 +26,20 @@ def two_answers() -> tuple[TransformerBridge, ost.Prompt, int, int]:
     theirs: Any = model.original_model
     wide: Any = copy.deepcopy(theirs).float()
     ids = prompt.ids[None]
-    with torch.no_grad():
-        states = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].float()
-        winner = int(theirs(ids).logits[0, -1].argmax())
-        rows, other = (
-            theirs.lm_head.weight,
-            winner + 1 if winner + 1 < len(theirs.lm_head.weight) else winner - 1,
-        )
-        for place in states.abs().argsort().tolist():
-            rows[other] = rows[winner]
-            step = (
-                torch.finfo(torch.bfloat16).eps * rows[winner, place].abs() * states[place].sign()
-            )
-            rows[other, place] += step.to(rows)
-            wide.lm_head.weight.copy_(rows)
-            narrow, exact = (int(each(ids).logits[0, -1].argmax()) for each in (theirs, wide))
-            if narrow != exact:
-                return model, prompt, narrow, exact
+    states = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].float()
+    winner = int(theirs(ids).logits[0, -1].argmax())
+    rows, other = (
+        theirs.lm_head.weight,
+        winner + 1 if winner + 1 < len(theirs.lm_head.weight) else winner - 1,
+    )
+    for place in states.abs().argsort().tolist():
+        rows[other] = rows[winner]
+        step = torch.finfo(torch.bfloat16).eps * rows[winner, place].abs() * states[place].sign()
+        rows[other, place] += step.to(rows)
+        wide.lm_head.weight.copy_(rows)
+        narrow, exact = (int(each(ids).logits[0, -1].argmax()) for each in (theirs, wide))
+        if narrow != exact:
+            return model, prompt, narrow, exact
     raise AssertionError("no coordinate in which the two dtypes differ")
 
 
@@ -54,10 +51,9 @@ def test_attribution_splits_the_logit_of_the_models_own_next_token(two_answers: 
 
 def test_faithfulness_takes_the_models_own_answer(two_answers: Any) -> None:
     model, prompt, narrow, _ = two_answers
-    options: dict[str, Any] = {"linearisations": "full", "method": "sketch"}
     found = ost.measure.faithfulness(
         model,
-        ost.sensitivity(model, prompt, **options),
+        ost.sensitivity(model, prompt, linearisations="full", method="sketch"),
         ways="removed",
     )
     assert found.provenance.parameters["logit"] == narrow
@@ -86,8 +82,7 @@ def test_a_question_says_what_the_model_itself_predicts_there(two_answers: Any) 
     found = ost.bounds(model, question, variants="local", chat=False)
     ids = torch.tensor([found.provenance.token_ids])
     theirs: Any = model.original_model
-    with torch.no_grad():
-        token = int(theirs(ids).logits[0, -1].argmax())
+    token = int(theirs(ids).logits[0, -1].argmax())
     assert found.provenance.parameters["next_tokens"] == [
         (LENGTH, 0, model.tokenizer.decode([token]))
     ]

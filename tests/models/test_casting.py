@@ -16,12 +16,12 @@ from ostools.ground.errors import InputError
 from ostools.hooks.rounding import FLOATS, FORMATS
 from ostools.models import describe, lazy_cast, load_model, view_in
 from ostools.models.describe import named_weights
-from ostools.models.lazy_cast import LazyCast, stored_part
+from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
 from ostools.models.precision.casting import holds, view_rounded
 from tests.checkpoints import (
+    EVERY_TEXT_FAMILY,
     FAMILIES,
-    TEXT_FAMILIES,
     TWO_FAMILIES,
     Family,
     make_model,
@@ -29,6 +29,7 @@ from tests.checkpoints import (
     tiny_model,
     write_checkpoint,
 )
+from tests.families import EXPERTS
 from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
@@ -84,12 +85,11 @@ def test_a_view_has_no_weights_of_its_own(family: Family) -> None:
     stored = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     for name, weight in seen.named_parameters():
         assert isinstance(weight, LazyCast), name
-        assert stored_part(weight).untyped_storage().data_ptr() in stored, name
+        assert weight.stored.untyped_storage().data_ptr() in stored, name
     assert seen.tokenizer is model.tokenizer
     assert seen.cfg is not model.cfg
     logits = seen(IDS)
-    with torch.no_grad():
-        model.W_E.mul_(2.0)
+    model.W_E.mul_(2.0)
     assert not torch.equal(seen(IDS), logits)
     with (
         torch.no_grad(),
@@ -179,14 +179,19 @@ def by_hand(module: Any, format: str) -> None:
                 channel.copy_((channel.double() / scale).round() * scale)
 
 
-@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
+@pytest.mark.parametrize("family", quick(EVERY_TEXT_FAMILY, "gemma3", "gpt2"))
 def test_a_rounded_copy_is_the_model_with_rounded_weights(family: Family) -> None:
     model = tiny_model(family, seed=2)
     logits, before = model(IDS), {name: weight.clone() for name, weight in named_weights(model)}
     for format in FORMATS:
+        if family in EXPERTS and format in LARGEST:
+            words = f"{format}: expected matrices, .* the weights of experts"
+            refused(words, view_rounded, model, format)
+            continue
         module = make_model(family, seed=2)
         by_hand(module, format)
-        expected, found = module(IDS).logits, view_rounded(model, format)(IDS)
+        expected = module(IDS, use_cache=False).logits
+        found = view_rounded(model, format)(IDS)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         assert float((found - logits).abs().max()) > 1e-3
     assert torch.equal(model(IDS), logits)
@@ -199,9 +204,7 @@ def test_tied_weights_stay_tied_and_views_views(format: Any) -> None:
     module: Any = gemma.original_model
     assert module.lm_head.weight is module.model.embed_tokens.weight
     attention = gpt2.blocks[0].attn
-    assert (
-        stored_part(attention.q.weight).data_ptr() == stored_part(attention.qkv.weight).data_ptr()
-    )
+    assert attention.q.weight.stored.data_ptr() == attention.qkv.weight.stored.data_ptr()
 
 
 def test_what_a_dtype_holds() -> None:

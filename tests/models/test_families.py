@@ -65,8 +65,7 @@ def test_logits_are_hugging_faces(family: str, tmp_path) -> None:
     """
     model = ost.load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
     module = make_model(family, seed=1)
-    with torch.no_grad():
-        found, expected = model(IDS), module(IDS, use_cache=False).logits
+    found, expected = model(IDS), module(IDS, use_cache=False).logits
     assert float((found - expected).abs().max()) <= 1e-6 * float(expected.abs().max())
     if record(model).exact:
         assert torch.equal(found, expected)
@@ -158,8 +157,18 @@ def test_what_transformerlens_computes_otherwise_goes_by_the_generic_route(
 ) -> None:
     model = ost.load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
     assert is_closed(model)
-    with torch.no_grad():
-        assert torch.equal(model(IDS), make_model(family, seed=1)(IDS, use_cache=False).logits)
+    assert torch.equal(model(IDS), make_model(family, seed=1)(IDS, use_cache=False).logits)
+
+
+@pytest.mark.parametrize(("family", "heads"), [("falcon", 1), ("falcon-40b", 2)])
+def test_the_generic_route_counts_the_keys_that_heads_share(
+    family: str, heads: int, tmp_path
+) -> None:
+    model = ost.load_model(write_checkpoint(tmp_path, family), device="cpu", route="generic")
+    assert (ost.models.describe(model).n_key_value_heads, Shape.of(model).n_key_value_heads) == (
+        heads,
+        heads,
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,9 +180,8 @@ def test_settings_within_a_record_change_nothing(
 ) -> None:
     """Phi-4-mini turns part of a head; ALiBi's slopes of a number of heads that is no power of two."""
     model = ost.load_model(write_checkpoint(tmp_path, family, seed=1, **settings), device="cpu")
-    with torch.no_grad():
-        expected = make_model(family, seed=1, **settings)(IDS, use_cache=False).logits
-        torch.testing.assert_close(model(IDS), expected, rtol=1e-5, atol=1e-5)
+    expected = make_model(family, seed=1, **settings)(IDS, use_cache=False).logits
+    torch.testing.assert_close(model(IDS), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

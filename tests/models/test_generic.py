@@ -246,8 +246,7 @@ def test_the_last_y_unembeds_to_the_logits_of_the_model(kind: str, tmp_path: Pat
 
 def test_a_model_in_memory_goes_this_route_too() -> None:
     module = generic_model("mamba")
-    with torch.no_grad():
-        assert torch.equal(
-            ost.adopt(module)(torch.tensor([IDS])),
-            module(torch.tensor([IDS]), use_cache=False).logits,
-        )
+    assert torch.equal(
+        ost.adopt(module)(torch.tensor([IDS])),
+        module(torch.tensor([IDS]), use_cache=False).logits,
+    )

@@ -160,8 +160,7 @@ def test_an_edge_is_taken_out_of_a_closed_block(tmp_path: Path) -> None:
     """
     model = loaded(tmp_path, "deepseek_v3")
     edge = hooks.Edge(1, 0, 5, 2)
-    with torch.no_grad():
-        plain = model(torch.tensor([IDS]))
-        with hooks.gated(model, [edge], torch.zeros(1)):
-            cut = model(torch.tensor([IDS]))
+    plain = model(torch.tensor([IDS]))
+    with hooks.gated(model, [edge], torch.zeros(1)):
+        cut = model(torch.tensor([IDS]))
     assert (plain != cut).any(-1)[0].nonzero().flatten().tolist() == [5]

@@ -101,8 +101,7 @@ def test_16_bit_logits_are_those_of_scores_in_float32(family: Family, dtype: tor
     own = _large(family, dtype)
     with torch.no_grad(), attention_of(own, "test-float32"):
         expected = own(IDS, use_cache=False).logits
-    with torch.no_grad():
-        logits = _bridge(own)(IDS)
+    logits = _bridge(own)(IDS)
     assert logits.dtype == dtype
     # A sum in another order may round one number of the residual stream by a step, which then
     # grows.
@@ -132,11 +131,10 @@ def test_16_bit_noise_is_that_of_sdpa(family: Family) -> None:
     without sdpa, of eager.
     """
     own = _large(family, torch.bfloat16)
-    with torch.no_grad():
-        exact = _large(family, torch.float32)(IDS, use_cache=False).logits
-        with attention_of(own, "sdpa" if own._supports_sdpa else "eager"):
-            theirs = own(IDS, use_cache=False).logits.float()
-        ours = _bridge(own)(IDS).float()
+    exact = _large(family, torch.float32)(IDS, use_cache=False).logits
+    with attention_of(own, "sdpa" if own._supports_sdpa else "eager"):
+        theirs = own(IDS, use_cache=False).logits.float()
+    ours = _bridge(own)(IDS).float()
     # Experts are chosen anew where rounding decides: there the noise of either may be the larger by
     # chance.
     factor = 4.0 if family in ("olmoe", "gpt-oss", "mixtral", "qwen3-moe") else 1.5
@@ -160,17 +158,16 @@ def _with_common_part(dtype: torch.dtype) -> PreTrainedModel:
 def test_eager_scores_are_another_model_where_they_are_large() -> None:
     """So the tests above see the difference that they are about."""
     own = _with_common_part(torch.bfloat16)
-    with torch.no_grad():
-        exact = _with_common_part(torch.float32)(IDS, use_cache=False).logits
-        noise = {
-            eager: float((_bridge(own, eager=eager)(IDS).float() - exact).norm())
-            for eager in (False, True)
-        }
-        assert torch.equal(_bridge(own, eager=True)(IDS), own(IDS, use_cache=False).logits)
-        with attention_of(own, "sdpa"):
-            assert noise[False] < 1.05 * float(
-                (own(IDS, use_cache=False).logits.float() - exact).norm()
-            )
+    exact = _with_common_part(torch.float32)(IDS, use_cache=False).logits
+    noise = {
+        eager: float((_bridge(own, eager=eager)(IDS).float() - exact).norm())
+        for eager in (False, True)
+    }
+    assert torch.equal(_bridge(own, eager=True)(IDS), own(IDS, use_cache=False).logits)
+    with attention_of(own, "sdpa"):
+        assert noise[False] < 1.05 * float(
+            (own(IDS, use_cache=False).logits.float() - exact).norm()
+        )
     assert noise[True] > 2 * noise[False]
 
 
@@ -180,14 +177,13 @@ def test_eager_scores_are_another_model_where_they_are_large() -> None:
 def test_own_attention_is_sdpa_to_the_bit_or_nothing(family: Family) -> None:
     own = _large(family, torch.bfloat16)
     bridge = _bridge(own)
-    with torch.no_grad():
-        plain = bridge(IDS)
-        with own_attention(bridge):
-            inside = bridge(IDS)
-        if bridge.blocks[0].attn.can_delegate:
-            with attention_of(own, "sdpa"):
-                plain = own(IDS, use_cache=False).logits
-        assert torch.equal(inside, plain)
+    plain = bridge(IDS)
+    with own_attention(bridge):
+        inside = bridge(IDS)
+    if bridge.blocks[0].attn.can_delegate:
+        with attention_of(own, "sdpa"):
+            plain = own(IDS, use_cache=False).logits
+    assert torch.equal(inside, plain)
     assert bridge.original_model.config._attn_implementation == "eager"
 
 

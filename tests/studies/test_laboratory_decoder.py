@@ -54,9 +54,6 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
         gains = of("input_layernorm"), of("post_attention_layernorm")
         return DecoderBlock(gains[0], into["q"], into["k"], into["v"], back, gains[1], *mlp)
 
-    named: dict[str, Any] = {
-        "positions": config.positions if config.positions in ("rope", "alibi") else "none"
-    }
     decoder = Decoder(
         embedding=weights["model.embed_tokens.weight"],
         blocks=tuple(block(layer) for layer in range(config.n_layers)),
@@ -64,7 +61,7 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
         W_U=weights["lm_head.weight"].T,
         rope_base=config.rope_base,
         window=config.window,
-        **named,
+        positions=config.positions if config.positions in ("rope", "alibi") else "none",
     )
     embedded = decoder.embedding[IDS]
     if config.positions == "sinusoidal":

@@ -12,9 +12,9 @@ import ostools as ost
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models.files.sources import EMBEDDED_DIRECTORIES, locate
 from ostools.models.shape import Shape
-from ostools.sweep.cells import cells_of
+from ostools.sweep.cells import measure
 from ostools.sweep.executor import forecast
-from ostools.sweep.measurements import measure
+from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}

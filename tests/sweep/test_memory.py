@@ -14,8 +14,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.ground.memory import is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
-from ostools.sweep.cells import cells_of
-from ostools.sweep.measurements import measure
+from ostools.sweep.cells import measure
+from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits

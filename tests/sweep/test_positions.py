@@ -8,8 +8,8 @@ import pytest
 
 import ostools as ost
 from ostools.measure.position import read_at
-from ostools.sweep.cells import cells_of
-from ostools.sweep.measurements import measure
+from ostools.sweep.cells import measure
+from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import tiny_model
 
 FORM = ost.tasks.AppendixTask("count-ones")

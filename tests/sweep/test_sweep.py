@@ -9,7 +9,8 @@ import pytest
 
 import ostools as ost
 from ostools.sweep import Sweep, read_sweep, sweep_of
-from ostools.sweep.cells import cells_of, keyed, to_load
+from ostools.sweep.cells import keyed, to_load
+from ostools.sweep.sweep_file import cells_of
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 

@@ -10,8 +10,8 @@ import pytest
 import ostools as ost
 from ostools.measure.swept import Text
 from ostools.sweep import over_texts, results, run, sweep_of
-from ostools.sweep.cells import cells_of, keyed
-from ostools.sweep.sweep_file import read_texts
+from ostools.sweep.cells import keyed
+from ostools.sweep.sweep_file import cells_of, read_texts
 from ostools.theory.profiles import binned
 from tests.checkpoints import refused, tiny_model
 

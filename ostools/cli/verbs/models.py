@@ -9,7 +9,7 @@ from pathlib import Path
 from huggingface_hub import hf_hub_download
 
 from ostools.cli import terminal
-from ostools.ground.errors import InputError, in_words
+from ostools.ground import InputError, in_words
 from ostools.models.families import FAMILIES, Family
 from ostools.models.files.checks import read_json, refuse_quantised
 from ostools.models.files.config import family_of_settings, quiet

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.memory import chunk
+from ostools.ground import InputError, Progress, TransformerBridge, chunk, tell
 from ostools.measure.answers.probability import end_ids, line_ends, line_rows, scores
 from ostools.measure.passes.batches import (
     TOKENS,

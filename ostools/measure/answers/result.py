@@ -11,8 +11,7 @@ from typing import cast
 import pandas as pd
 
 from ostools import tasks
-from ostools.ground import InputError
-from ostools.ground.words import title_of
+from ostools.ground import InputError, title_of
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
 from ostools.mitigations.named import NONE
 from ostools.results import Chart, Frame, Provenance, Result, frame_of

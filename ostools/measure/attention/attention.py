@@ -28,6 +28,7 @@ at a time. No gradient.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
@@ -38,7 +39,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground import InputError, Position, TransformerBridge
-from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.formulas.block import BlockTerms, forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -56,6 +56,8 @@ ATTENTION = "attention"
 BASELINES = ("mean", "rollout", "value-weighted", "alti")
 SIDE = 64
 """Most rows and columns of a square: longer prompts are max-pooled."""
+Bins = tuple[tuple[int, int], ...]
+"""Consecutive positions, as (start, end) with the end excluded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,3 +272,19 @@ def alti_contributions(
         rows.append((z.abs().sum(-1, keepdim=True) - without_part).clamp_min(0.0))
     contributions = torch.cat(rows)
     return contributions / contributions.sum(-1, keepdim=True)
+
+
+def bins_of(length: int, most: int) -> Bins:
+    """Consecutive positions in at most `most` bins of equal width (the first may be narrower), the
+    last position alone.
+    """
+    width = max(1, math.ceil((length - 1) / (most - 1)))
+    starts = range((length - 1) % width - width if (length - 1) % width else 0, length - 1, width)
+    return (*((max(start, 0), start + width) for start in starts), (length - 1, length))
+
+
+def max_pool(values: Tensor, bins: Bins, dim: int = -1) -> Tensor:
+    """The greatest value of each bin along one dimension."""
+    return torch.stack(
+        [values.narrow(dim, start, end - start).amax(dim) for start, end in bins], dim=dim
+    )

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ostools.ground import InputError, TransformerBridge, checked_list
-from ostools.hooks.register import hidden
+from ostools.hooks.precision import hidden
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import captured_pass

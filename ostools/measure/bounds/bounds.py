@@ -21,9 +21,15 @@ from jaxtyping import Float
 from pydantic import AfterValidator
 from torch import Tensor
 
-from ostools.ground import InputError, Position, Progress, TransformerBridge, tell
-from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.memory import available_memory
+from ostools.ground import (
+    InputError,
+    InsufficientMemoryError,
+    Position,
+    Progress,
+    TransformerBridge,
+    available_memory,
+    tell,
+)
 from ostools.measure.bounds.variants import (
     LINEARISATION,
     NORM,

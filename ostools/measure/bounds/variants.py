@@ -31,8 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import TransformerBridge
-from ostools.ground.names import Linearisation, checked_names
+from ostools.ground import Linearisation, TransformerBridge, checked_names
 from ostools.hooks.sites import is_closed
 from ostools.measure.formulas.block import BlockTerms, Forward
 from ostools.measure.formulas.weights import final_gain, final_norm

@@ -29,8 +29,8 @@ from ostools.ground import (
 from ostools.measure.collapse.prompt_sets import PromptSet, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import Collapse, from_rows
 from ostools.measure.collapse.run import CollapseRun
-from ostools.measure.collapse.variation import require_float64_views
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.contexts import require_float64_views
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import reading
 from ostools.measure.prompts import layers_up_to
@@ -135,7 +135,7 @@ def collapse(
     longest = max((prompts.longest() for prompts in sets), key=len)
     described = Provenance.collect(model, longest, measurement="collapse", **arguments)
     rows, about = CollapseRun(model, sets, acting, kept_layers).rows(precisions, progress)
-    return from_rows(rows, replace(described, parameters={**described.parameters, **about}))
+    return Collapse(rows, replace(described, parameters={**described.parameters, **about}))
 
 
 Subject: TypeAlias = CollapseTask | Task | Prompt | str

@@ -25,8 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import NonFiniteError
-from ostools.ground.memory import chunk
+from ostools.ground import NonFiniteError, chunk
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, MEASURED, VECTOR
 from ostools.measure.passes.last_tokens import LastRows, Unembedding

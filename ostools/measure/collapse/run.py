@@ -10,9 +10,15 @@ import torch
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, Progress, TransformerBridge, tell, with_progress
-from ostools.ground.errors import NonFiniteError
-from ostools.ground.memory import keep_freed_memory
+from ostools.ground import (
+    InputError,
+    NonFiniteError,
+    Progress,
+    TransformerBridge,
+    keep_freed_memory,
+    tell,
+    with_progress,
+)
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.measure.collapse.distances import (

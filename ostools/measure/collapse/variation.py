@@ -33,7 +33,7 @@ from ostools.ground import InputError, Lengths, Progress, TransformerBridge, che
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import batching_of
-from ostools.measure.passes.contexts import captured_pass, require_no_edits
+from ostools.measure.passes.contexts import captured_pass, require_float64_views
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import PROMPT_END
 from ostools.mitigations import Mitigation, changes_pass, label, optional, running
@@ -227,14 +227,3 @@ def attention_variation(
         route=route,
     )
     return AttentionVariation(rows, provenance)
-
-
-def require_float64_views(caller: str, model: TransformerBridge) -> None:
-    """Refuse a model whose views in other dtypes would be another network, or that cannot be read
-    in float64.
-    """
-    require_no_edits(caller, model, "it would not reach the model in other dtypes")
-    if next(model.parameters()).device.type == "mps":
-        raise InputError(
-            f"{caller} needs float64, which mps lacks: load the model with device='cpu'"
-        )

@@ -23,17 +23,17 @@ from torch import Tensor
 
 from ostools import hooks, mitigations
 from ostools.ground import (
+    METHOD_KINDS,
+    MINUS,
     InputError,
     Progress,
     TransformerBridge,
+    chunk,
     distinct,
     short_repr,
     tell,
     with_progress,
 )
-from ostools.ground.memory import chunk
-from ostools.ground.names import METHOD_KINDS
-from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.attribution import Attribution

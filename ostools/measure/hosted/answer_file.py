@@ -18,8 +18,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ostools import tasks
-from ostools.ground import InputError
-from ostools.ground.arguments import checked_arguments
+from ostools.ground import InputError, checked_arguments
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import Grade, answer_columns, grade_name
 from ostools.measure.answers.reading import UNANSWERED

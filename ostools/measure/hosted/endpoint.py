@@ -18,8 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ostools.ground import Count, InputError, Progress, tell
-from ostools.ground.arguments import checked_arguments
+from ostools.ground import Count, InputError, Progress, checked_arguments, tell
 from ostools.ground.names import is_loopback
 from ostools.measure.hosted.answer_file import (
     AnswerRow,

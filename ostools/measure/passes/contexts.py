@@ -68,6 +68,17 @@ def require_no_edits(
         )
 
 
+def require_float64_views(caller: str, model: TransformerBridge) -> None:
+    """Refuse a model whose views in other dtypes would be another network, or that cannot be read
+    in float64.
+    """
+    require_no_edits(caller, model, "it would not reach the model in other dtypes")
+    if next(model.parameters()).device.type == "mps":
+        raise InputError(
+            f"{caller} needs float64, which mps lacks: load the model with device='cpu'"
+        )
+
+
 @contextmanager
 def true_arithmetic(
     model: TransformerBridge, layers: Iterable[int] | None = None

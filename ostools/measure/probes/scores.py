@@ -38,8 +38,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.memory import chunk
+from ostools.ground import InputError, Progress, TransformerBridge, chunk, tell
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.position import ReadPrompt

@@ -15,8 +15,7 @@ from typing import overload
 import numpy as np
 import pandas as pd
 
-from ostools.ground import InputError
-from ostools.ground.names import METHOD_KINDS
+from ostools.ground import METHOD_KINDS, InputError
 from ostools.measure.answers.result import AnswerDifference, Evaluation, answer_difference
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.bounds.variants import variant_named

@@ -22,8 +22,15 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int
 
-from ostools.ground import Count, InputError, Progress, Seed, TransformerBridge, with_progress
-from ostools.ground.names import Method
+from ostools.ground import (
+    Count,
+    InputError,
+    Method,
+    Progress,
+    Seed,
+    TransformerBridge,
+    with_progress,
+)
 from ostools.measure import sensitivity
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement

@@ -15,8 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from ostools.ground import InputError, checked_name, whole_number
-from ostools.ground.names import known_norm
+from ostools.ground import InputError, checked_name, known_norm, whole_number
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by

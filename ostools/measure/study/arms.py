@@ -13,8 +13,7 @@ import pandas as pd
 import torch
 
 from ostools import tasks
-from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.memory import in_smaller_chunks
+from ostools.ground import InputError, Progress, TransformerBridge, in_smaller_chunks, tell
 from ostools.measure.answers.evaluate import task_answers
 from ostools.measure.answers.probability import answer_room, words_first
 from ostools.measure.collapse.collapse import collapse

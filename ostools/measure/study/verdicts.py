@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.measure.answers.result import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Column, Frame

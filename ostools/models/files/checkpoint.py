@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch
 from safetensors import safe_open
 
-from ostools.ground.errors import InputError, refusal, short_repr
+from ostools.ground import InputError, refusal, short_repr
 from ostools.models.families import KNOWN_ARCHITECTURES
 from ostools.models.files.checks import PLAIN_DTYPES, read_json
 

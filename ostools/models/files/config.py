@@ -21,9 +21,9 @@ from ostools.ground import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    collector_at_rest,
     refusal,
 )
-from ostools.ground.memory import collector_at_rest
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_declared_ids, refuse_quantised, require_own_names

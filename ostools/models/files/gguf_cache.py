@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from filelock import FileLock
 
-from ostools.ground.errors import InputError, refusal
+from ostools.ground import InputError, refusal
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet, read_tokenizer

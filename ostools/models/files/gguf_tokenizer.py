@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from ostools.ground.errors import InputError, refusal, short_repr
+from ostools.ground import InputError, refusal, short_repr
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Types of tokens that stand for themselves in a text, by the numbers of the format

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ostools.ground.errors import InputError, short_repr, unknown_name
+from ostools.ground import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.gguf_cache import converted, file_hash, in_cache

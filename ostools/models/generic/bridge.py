@@ -39,7 +39,7 @@ from ostools.models.generic.parts import (
     class_and_name,
 )
 from ostools.models.lens import ArchitectureAdapter, EmbeddingBridge, TransformerBridgeConfig
-from ostools.models.shape import context, setting, soft_cap_of
+from ostools.models.shape import Shape, soft_cap_of
 
 _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is that number
 
@@ -129,20 +129,19 @@ def generic_bridge(
     place. Raises `InputError` where v^(l) or y is not what the proof asks.
     """
     structure = find_structure(module, probe, name)
-    text = module.config.get_text_config()
-    n_heads, d_model = int(setting(text, "num_attention_heads") or 1), int(text.hidden_size)
     weight = cast(Tensor, module.get_input_embeddings().weight)
+    shape = Shape.of_config(module.config, weight.dtype, weight.device.type)
     cfg = TransformerBridgeConfig(
-        d_model=d_model,
-        d_head=int(setting(text, "head_dim") or max(1, d_model // n_heads)),
+        d_model=shape.d_model,
+        d_head=shape.d_head,
         n_layers=len(cast(nn.ModuleList, module.get_submodule(structure["blocks"]))),
-        n_ctx=context(text),
-        n_heads=n_heads,
+        n_ctx=shape.context,
+        n_heads=shape.n_heads,
         d_vocab=int(weight.shape[0]),
         architecture=f"{architecture}, by the generic route",
         model_name=name,
     )
-    cfg.n_key_value_heads = int(setting(text, "num_key_value_heads") or n_heads)
+    cfg.n_key_value_heads = shape.n_key_value_heads
     cfg.dtype, cfg.device = weight.dtype, str(weight.device)
     adapter = ArchitectureAdapter(cfg)
     kinds = {

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ostools.ground.lens import TransformerBridge, original_model
+from ostools.ground import TransformerBridge, original_model
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import unknown_inside
 from ostools.models.shape import setting

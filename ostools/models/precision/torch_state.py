@@ -8,19 +8,24 @@ fresh process has, and afterwards exactly what it was:
 - of the whole process: the default dtype, deterministic algorithms, in which precision float32
   matrices are multiplied, and whether sums of 16-bit products may be rounded on the way.
 
-Threads, CPU kernels and random seeds are left alone: the first two are in the provenance, and no
-measurement draws from torch's global generator.
+CPU kernels and random seeds are left alone: the first are in the provenance, and no measurement
+draws from torch's global generator. So are threads, but for small models (`enough_threads`).
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from ostools.ground.lens import TransformerBridge
+
+SMALL = 20_000_000
+"""Below this many parameters one thread computes as fast as several."""
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 _REDUCED = {
     "allow_fp16_reduced_precision_reduction": True,
@@ -109,3 +114,19 @@ def float32_products() -> Iterator[None]:
     finally:
         for place, was in zip(places, before, strict=True):
             place.fp32_precision = was
+
+
+@contextmanager
+def enough_threads(models: Iterable[TransformerBridge]) -> Iterator[None]:
+    """One thread of torch within the block, where all of the models are small: on busy cores two
+    threads wait for each other over so small matrices, and take far longer. As many as before where
+    one is not, and where the user said how many there are to be (OMP_NUM_THREADS).
+    """
+    before = torch.get_num_threads()
+    sizes = (sum(weight.numel() for weight in model.parameters()) for model in models)
+    if "OMP_NUM_THREADS" not in os.environ and all(size < SMALL for size in sizes):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

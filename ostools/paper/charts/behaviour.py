@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from ostools.ground.words import number, title_of
+from ostools.ground import number, title_of
 from ostools.paper.behaviour import CUT_OFF, SOMETHING_ELSE, Figure2, Figure3, Figure4
 from ostools.paper.claims import claim
 from ostools.reporting.charts.answers import (

@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.words import number, title_of
+from ostools.ground import number, title_of
 from ostools.paper.figure5 import FIGURE_5_READING, Figure5
 from ostools.paper.retrieval import Retrieval
 from ostools.paper.synthetic import Figure8, Figure9

@@ -9,7 +9,7 @@ from functools import partial
 
 import pandas as pd
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.paper.behaviour import PANELS
 from ostools.paper.claims.claim import (
     LEVEL,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.paper.drawn_result import PaperResult
 from ostools.results import Column, Frame, Result, TableHead, frame_of
 from ostools.theory.statistics.answers import mcnemar

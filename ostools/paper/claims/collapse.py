@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.measure import Reading
 from ostools.paper.claims.claim import (
     FIT_FROM,

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.paper.claims.claim import (
     PaperClaim,
     ResultsByPart,

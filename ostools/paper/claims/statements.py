@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.paper.claims.claim import (
     FIT_FROM,
     PaperClaim,

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 import ostools as ost
-from ostools.ground.words import title_of
+from ostools.ground import title_of
 from ostools.paper.behaviour import figure_4_of
 from ostools.paper.claims.claim import Reproduction
 from ostools.paper.claims.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED

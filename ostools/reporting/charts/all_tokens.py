@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.words import number, title_of
+from ostools.ground import number, title_of
 from ostools.measure import (
     AttentionVariation,
     Hops,

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.ground.words import title_of
+from ostools.ground import title_of
 from ostools.measure import AnswerDifference, Decodability, Evaluation, FailureStage
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, digits_in
 from ostools.measure.probes.failure_stage import NOT_READ, READ, UNDECODABLE

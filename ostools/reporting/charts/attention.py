@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.pooling import bins_of, max_pool, pooling_rule
 from ostools.measure import Attention, HeadScores
+from ostools.measure.attention.attention import bins_of, max_pool
 from ostools.models.chat import TEXT
 from ostools.reporting.findings import present, where_read
 from ostools.reporting.forms import gradient, heat, layers_by
@@ -60,6 +60,18 @@ def attention_findings(attention: Attention) -> list[str]:
         f"{int(of_text.sum())} tokens of the text, the rest on the others."
         if draw.template_positions(attention.frame)
         else "",
+    )
+
+
+def pooling_rule(length: int, most: int) -> str:
+    """How positions were reduced, in words; empty where they were not."""
+    bins = bins_of(length, most)
+    if len(bins) == length:
+        return ""
+    width = max(end - start for start, end in bins)
+    return (
+        f"{length} positions are max-pooled to {len(bins)}: {width} neighbours in one, the last "
+        "token alone"
     )
 
 

@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.words import title_of
+from ostools.ground import title_of
 from ostools.measure import Ablation, Patching, Study
 from ostools.measure.patching.patching import DENOISING, KNOCKOUT, LOG_P, NOISING
 from ostools.measure.patching.runs import HEADS, RESIDUAL

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.measure import Faithfulness, LinearRange, Profile
 from ostools.measure.faithfulness.faithfulness import BETWEEN, EFFECTS, MASKED, REMOVED, WAYS
 from ostools.measure.profiles.position_effect import (

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from ostools.ground import InputError
-from ostools.ground.names import METHOD_KINDS, known_norm
-from ostools.ground.words import MINUS
+from ostools.ground import METHOD_KINDS, MINUS, InputError, known_norm
 from ostools.measure import (
     AttentionBaselines,
     Attribution,

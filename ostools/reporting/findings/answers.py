@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from ostools.ground.words import number, runs
+from ostools.ground import number, runs
 from ostools.measure import AnswerDifference, Decodability, Evaluation, FailureStage
 from ostools.measure.answers.result import FIRST_BETTER, SECOND_BETTER
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered

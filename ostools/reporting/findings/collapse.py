@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ostools.ground.words import number, ratio
+from ostools.ground import number, ratio
 from ostools.measure import Collapse
 from ostools.measure.collapse.result import FITTED_FROM, exact_from, next_tokens
 from ostools.measure.collapse.verdicts import (

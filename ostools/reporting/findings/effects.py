@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.measure import Ablation, Faithfulness, Patching, PositionEffect, Study
 from ostools.measure.faithfulness.faithfulness import BETWEEN
 from ostools.measure.study.verdicts import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from ostools.ground.words import number
+from ostools.ground import number
 from ostools.measure import (
     AttentionBaselines,
     AttentionVariation,

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.ground.names import METHOD_KINDS, known_norm
-from ostools.ground.words import factor, number, ratio
+from ostools.ground import METHOD_KINDS, factor, known_norm, number, ratio
 from ostools.measure import Comparison, Profile, Sensitivity, of_text
 from ostools.measure.first_order import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.jacobian.norms import WIDE

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError, in_words
-from ostools.ground.words import number
+from ostools.ground import InputError, in_words, number
 from ostools.reporting.page.page import Figure, Script, render
 from ostools.reporting.style.theme import display_token
 from ostools.results import Chart, Frame, Result

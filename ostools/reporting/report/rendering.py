@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ostools.ground.words import title_of
+from ostools.ground import title_of
 from ostools.models.families import EMBEDDED
 from ostools.reporting.charts.answers import right_chart
 from ostools.reporting.charts.collapse import distance_chart

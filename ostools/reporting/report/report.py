@@ -16,10 +16,15 @@ from pathlib import Path
 import torch
 
 from ostools import tasks
-from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths
-from ostools.ground.arguments import in_a_row
-from ostools.ground.names import checked_names
-from ostools.ground.progress import name_part
+from ostools.ground import (
+    InputError,
+    Progress,
+    TransformerBridge,
+    checked_lengths,
+    checked_names,
+    in_a_row,
+    name_part,
+)
 from ostools.measure import Unloaded, measurement
 from ostools.measure.prompts import as_prompt
 from ostools.mitigations.passes import own_windows

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ostools.ground.words import title_of
+from ostools.ground import title_of
 from ostools.reporting.page.section import Part, Section
 from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ostools.ground import InputError, Progress, part_of
-from ostools.ground.progress import name_part
+from ostools.ground import InputError, Progress, name_part, part_of
 from ostools.hooks import HookError
 from ostools.measure import bytes_of
 from ostools.mitigations import MitigationError

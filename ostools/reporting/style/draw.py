@@ -11,7 +11,7 @@ import altair as alt
 import pandas as pd
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
-from ostools.ground.arguments import in_a_row
+from ostools.ground import in_a_row
 from ostools.models.chat import SPECIAL, TEXT
 from ostools.reporting.style import axes, notebook, theme
 from ostools.results import Frame, Looks

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ostools.ground import InputError
-from ostools.ground.words import runs
+from ostools.ground import InputError, runs
 from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.page.section import (
     Headline,
@@ -39,7 +38,7 @@ from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.style.theme import inert
 from ostools.reporting.style.theme import title as shown_title
 from ostools.results import Frame, Provenance, Result, checked_output, write_atomically
-from ostools.sweep.measurements import MEASUREMENTS, Measurement
+from ostools.sweep.cells import MEASUREMENTS, Measurement
 from ostools.sweep.reading import PLACE, STATES, SweepReading, distinct, provenance_of, read
 from ostools.sweep.store import MADE_BY, UNREADABLE
 

@@ -17,7 +17,7 @@ from itertools import groupby
 
 import numpy as np
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.theory.statistics.intervals import Interval, require_level
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)

@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 
 Numbers = Float[np.ndarray, " length"]
 Parameters = Float[np.ndarray, " parameter"]

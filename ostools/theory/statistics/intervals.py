@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 
 
 def require_level(caller: str, level: float) -> None:

@@ -91,8 +91,7 @@ def test_a_small_ablation_does_what_is_predicted(what: Any) -> None:
 
 def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> None:
     model = tiny_model("gemma", seed=3, **TINY, fresh=True)
-    with torch.no_grad():
-        model.blocks[1].attn.o.original_component.weight[:, 4:8] = 0  # pyright: ignore
+    model.blocks[1].attn.o.original_component.weight[:, 4:8] = 0  # pyright: ignore
     assert (model.W_O[1, 1] == 0).all()
     found: Any = ost.ablation(model, "copy-first", lengths=[2], targets=[(1, 1), (1, 2)])
     silent = found.frame[found.frame["target"] == "L1H1"]
@@ -251,14 +250,11 @@ def test_parts_that_an_earlier_version_replaced_by_their_mean_are_refused(
 def test_distances_and_probabilities_against_hugging_face(family: Family) -> None:
     model = tiny_model(family, seed=5, **SMALL)
     plain: Any = make_model(family, seed=5, **SMALL)
-    with torch.no_grad():
-        first, second = (
-            plain(ids[None], output_hidden_states=True).hidden_states[-1][0, -1]
-            for ids in (PROMPT, LONGER)
-        )
-        logits = (
-            plain(torch.cat([PROMPT, torch.tensor([80])])[None]).logits[0].double().log_softmax(-1)
-        )
+    first, second = (
+        plain(ids[None], output_hidden_states=True).hidden_states[-1][0, -1]
+        for ids in (PROMPT, LONGER)
+    )
+    logits = plain(torch.cat([PROMPT, torch.tensor([80])])[None]).logits[0].double().log_softmax(-1)
     distance = pair_distance(PROMPT, LONGER).value(model)
     assert distance == pytest.approx(float((first - second).norm()), rel=1e-5)
     probability = log_probability(PROMPT, torch.tensor([80, 81]), None).value(model)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.pooling import bins_of, max_pool
-from ostools.measure.attention.attention import SIDE, attention
+from ostools.measure.attention.attention import SIDE, attention, bins_of, max_pool
 from tests.checkpoints import tiny_model
 
 LONG = "Consider the following sequence: 1111111111111111111111111111111110. What is the last digit in this sequence?"

@@ -57,13 +57,12 @@ def test_against_hugging_faces_own_attention(family: Family, task: str) -> None:
     for length in LENGTHS:
         given: Any = tasks.task(task, tasks.CollapseTask)
         ids = tuple(ost.encode(model, given.text(length)).ids.tolist())
-        with torch.no_grad():
-            alpha, alpha_star = (
-                torch.stack(theirs(torch.tensor([x]), output_attentions=True).attentions)[
-                    :, 0, :, -1
-                ].double()
-                for x in (ids, (*ids, ids[-1]))
-            )
+        alpha, alpha_star = (
+            torch.stack(theirs(torch.tensor([x]), output_attentions=True).attentions)[
+                :, 0, :, -1
+            ].double()
+            for x in (ids, (*ids, ids[-1]))
+        )
         for layer in range(2):
             for head in range(4):
                 expected = by_hand(alpha[layer, head].tolist(), alpha_star[layer, head].tolist())
@@ -151,8 +150,7 @@ def test_the_pure_function_on_any_two_rows(values: np.ndarray, own: float, seed:
 
 def without_positions() -> Any:
     model: Any = tiny_model("gpt2", seed=1, fresh=True)
-    with torch.no_grad():
-        model.original_model.transformer.wpe.weight.zero_()
+    model.original_model.transformer.wpe.weight.zero_()
     return model
 
 

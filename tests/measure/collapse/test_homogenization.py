@@ -43,12 +43,11 @@ def test_against_a_plain_loop_on_transformers(family: Family) -> None:
     found = frame.set_index(["tokens", "layer"])
     # The bridge's own model hands back no patterns; this one has eager attention.
     plain: Any = make_model(family, seed=3, scale=2.0, **TINY)
-    with torch.no_grad():
-        out = plain(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
-        # transformers' last hidden state is behind the final norm: v^(L) is the bridge's own, of
-        # the last block.
-        with hooks.capture(model, "residual_post") as record:
-            model(torch.tensor([IDS]))
+    out = plain(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
+    # transformers' last hidden state is behind the final norm: v^(L) is the bridge's own, of
+    # the last block.
+    with hooks.capture(model, "residual_post") as record:
+        model(torch.tensor([IDS]))
     assert len(out.attentions) == 2
     for size in (4, N):
         for layer, states in enumerate([*out.hidden_states[:-1], record["residual_post"][1]]):

@@ -133,12 +133,13 @@ def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
 
 def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> None:
     model = tiny_model("gemma3")
-    window: Any = {
-        "layers": "all",
-        "mitigation": "sliding-window:window=2",
-    }  # many tokens reach nothing
     result = ost.sensitivity(
-        model, ost.Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2, **window
+        model,
+        ost.Prompt.from_ids(model, IDS),
+        linearisations=["full"],
+        accuracy=0.2,
+        layers="all",
+        mitigation="sliding-window:window=2",  # many tokens reach nothing
     )
     table: Any = result.frame
     rows: Any = table[table["frobenius_norm"] > 0]

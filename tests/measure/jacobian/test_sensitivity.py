@@ -223,14 +223,12 @@ def test_bounds_hold_of_a_logit_and_tightly_where_they_can() -> None:
     ||J||.
     """
     model = tiny_model("llama", seed=5, dtype=torch.float64, fresh=True)
-    with torch.no_grad():
-        for block in model.blocks:
-            block.mlp.out.weight *= 30.0
+    for block in model.blocks:
+        block.mlp.out.weight *= 30.0
     prompt = ost.Prompt.from_ids(model, OTHER_IDS)
     embedded = model.input_to_embed(torch.tensor([OTHER_IDS]))[0][0].detach()
     top = torch.linalg.svd(ost.measure.jacobian(model, embedded)[0]).U[:, 0]
-    with torch.no_grad():
-        model.unembed.original_component.weight[11] = top
+    model.unembed.original_component.weight[11] = top
     sums = ost.bounds(model, prompt, variants=["local", "windowed(1)"])
     for logit in (None, 11, (7, 23)):
         measured = ost.sensitivity(model, prompt, logit=logit)

@@ -78,8 +78,7 @@ def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() 
     rounded = tiny_model("llama", dtype=torch.bfloat16)
     assert [shared_prefix(rounded, [ids, other]) for other in (ids[:40], ids)] == [0, 49]
     prompts = [ids, [*ids[:45], 7, 8, 9, 10, 11]]
-    with torch.no_grad():
-        once, alone = (Rows(rounded, prompts, True, shared=n).logits() for n in (45, 0))
+    once, alone = (Rows(rounded, prompts, True, shared=n).logits() for n in (45, 0))
     torch.testing.assert_close(once, alone, rtol=0, atol=2**-6 * float(alone.abs().max()))
     windowed = tiny_model("gemma2", sliding_window=60)
     assert [shared_prefix(windowed, [ids, ids[:40]], steps=steps) for steps in (10, 11)] == [39, 0]
@@ -97,8 +96,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
     for cached in (True, False) if family == "gemma2" else (True,):
         rows, whole = Rows(model, prompts, cached), Rows(model, prompts, cached)
         for step in range(4):
-            with torch.no_grad():
-                left, everyone = rows.logits()[:, 0], whole.logits()[:, 0]
+            left, everyone = rows.logits()[:, 0], whole.logits()[:, 0]
             expected = everyone if step == 0 else everyone[[1, 2, 4]]
             torch.testing.assert_close(
                 left, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max())
@@ -217,7 +215,6 @@ def test_an_embedding_that_nobody_trained_does_no_harm() -> None:
     """Padding is a token of the prompt's own: the tokenizer's may stand for anything, NaN too."""
     model = tiny_model("llama", seed=2, fresh=True)
     prompts = random_ids((3, 4))
-    with torch.no_grad():
-        expected = Rows(model, prompts, cached=True).logits()
-        model.embed.weight.data[model.tokenizer.pad_token_id] = float("nan")
-        torch.testing.assert_close(Rows(model, prompts, cached=True).logits(), expected)
+    expected = Rows(model, prompts, cached=True).logits()
+    model.embed.weight.data[model.tokenizer.pad_token_id] = float("nan")
+    torch.testing.assert_close(Rows(model, prompts, cached=True).logits(), expected)

@@ -296,8 +296,7 @@ def test_a_gap_up_to_64_roundings_of_the_greatest_logit_is_none() -> None:
 def test_residual_patches_are_those_of_a_loop_on_transformers_own_model() -> None:
     plain: Any = make_model("gemma3")
     ids = {"clean": torch.tensor([CLEAN]), "corrupt": torch.tensor([CORRUPT])}
-    with torch.no_grad():
-        streams = {run: plain(ids[run], output_hidden_states=True).hidden_states for run in ids}
+    streams = {run: plain(ids[run], output_hidden_states=True).hidden_states for run in ids}
     frame = patched(tiny_model("gemma3"), layers=[0, 1], positions=[DIFFERS, N - 1])
     runs_by_direction = {"denoising": ("corrupt", "clean"), "noising": ("clean", "corrupt")}
     for row in frame.query("quantity == 'logit_difference'").itertuples():
@@ -309,8 +308,7 @@ def test_residual_patches_are_those_of_a_loop_on_transformers_own_model() -> Non
             return (stream, *args[1:])
 
         handle = plain.model.layers[row.layer].register_forward_pre_hook(put)
-        with torch.no_grad():
-            logits = plain(ids[run]).logits[0, -1]
+        logits = plain(ids[run]).logits[0, -1]
         handle.remove()
         assert row.patched == pytest.approx(float(logits[7] - logits[9]), abs=1e-5)
     assert frame["direction"].nunique() == 2

@@ -125,9 +125,8 @@ def test_the_copied_digit_is_decoded_and_rows_say_what_they_are(embedded) -> Non
     ],
 )
 def test_what_cannot_be_asked_is_refused(name: str, given: dict, words: str) -> None:
-    options: dict[str, Any] = {"lengths": range(1, 9), **given}
     with pytest.raises(ost.InputError, match=words):
-        ost.probe(tiny_model("gemma"), name, **options)
+        ost.probe(tiny_model("gemma"), name, **({"lengths": range(1, 9)} | given))
 
 
 def test_a_line_that_counts_come_before_is_not_begun_right_after_the_prompt() -> None:

@@ -71,8 +71,9 @@ def test_every_number_is_that_of_its_own_measurement(
             np.testing.assert_allclose(
                 rows(found, name, quantity)[column], said[quantity].astype(float), rtol=1e-5
             )
-        asked: dict[str, Any] = {"dtypes": ["bfloat16"], "mitigation": given, "chat": False}
-        pairs: Any = ost.collapse(model, TASK, lengths=lengths, **asked).reference
+        pairs: Any = ost.collapse(
+            model, TASK, lengths=lengths, dtypes=["bfloat16"], mitigation=given, chat=False
+        ).reference
         exact = pairs[pairs["site"] == "y"]["distance"]
         np.testing.assert_allclose(
             rows(found, name, "collapse_distance", "float64")[column], exact, rtol=1e-9

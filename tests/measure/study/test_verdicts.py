@@ -183,8 +183,7 @@ def test_what_changed_nothing_is_no_evidence() -> None:
     some = {"value": lambda n, s: 3.0, "status": lambda n, s: "inactive" if n < 10 else "active"}
     row, said = judged("sensitivity", **some)
     assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "larger")
-    refused = {"status": "refused", "value": float("nan")}
-    row, said = judged(**refused, reason="ends in its sequence")
+    row, said = judged(status="refused", value=float("nan"), reason="ends in its sequence")
     assert (row["refused"], row["pairs"], said["collapse"]) == (20, 0, "not decided")
     assert "distance of the pair: not decided (ends in its sequence)" in said["sentence"]
 
@@ -277,8 +276,9 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
 
 def test_each_number_stands_beside_that_of_the_same_question() -> None:
     """Not beside the neighbouring length's or seed's, whatever order the rows are in."""
-    columns: dict[str, Any] = {"value": lambda n, seed: 10.0 * n + seed}
-    arm = pairs(lengths=(2, 3, 4), seeds=(0, 1), **columns).drop(columns="baseline")
+    arm = pairs(lengths=(2, 3, 4), seeds=(0, 1), value=lambda n, seed: 10.0 * n + seed).drop(
+        columns="baseline"
+    )
     plain = arm.assign(value=arm["value"] + 0.5)[
         [*arms.KEYS, "value", "status", "reason", "rounding"]
     ]

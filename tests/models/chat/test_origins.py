@@ -40,8 +40,9 @@ def _by_transformers(name: str, text: str, system: str | None = None, tokenize: 
     tokenizer: Any = on_template(name).tokenizer
     messages = [{"role": "user", "content": text}]
     messages = messages if system is None else [{"role": "system", "content": system}, *messages]
-    options = {"add_generation_prompt": True, "enable_thinking": False, "tokenize": tokenize}
-    found = tokenizer.apply_chat_template(messages, **options)
+    found = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, enable_thinking=False, tokenize=tokenize
+    )
     return list(found["input_ids"]) if tokenize else found
 
 

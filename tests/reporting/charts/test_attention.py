@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ostools.ground.pooling import bins_of, max_pool
-from ostools.measure.attention.attention import SIDE, Attention
+from ostools.measure.attention.attention import SIDE, Attention, bins_of, max_pool
 from ostools.reporting.charts.attention import (
     COLUMNS,
     HEADS,

@@ -107,15 +107,15 @@ def test_what_is_measured_unasked_goes_by_size() -> None:
     """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a
     GPU.
     """
-    sizes = {
-        "n_layers": 28,
-        "d_model": 3072,
-        "n_heads": 16,
-        "n_key_value_heads": 16,
-        "d_head": 256,
-        "d_mlp": 24576,
-    }
-    large = replace(Shape.of(tiny_model("gemma")), **sizes)
+    large = replace(
+        Shape.of(tiny_model("gemma")),
+        n_layers=28,
+        d_model=3072,
+        n_heads=16,
+        n_key_value_heads=16,
+        d_head=256,
+        d_mlp=24576,
+    )
     dear = {"precision", "sensitivity", "failure-stage", "mitigations"}
     assert set(only_by_name(large, 64)) == dear
     assert set(only_by_name(large, 512)) == {*dear, "layers"}

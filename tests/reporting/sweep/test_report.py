@@ -15,8 +15,7 @@ import ostools as ost
 from ostools.measure.swept import Cell
 from ostools.reporting.sweep.report import section_of
 from ostools.results import Provenance
-from ostools.sweep.cells import KeyedCell
-from ostools.sweep.measurements import MEASUREMENTS
+from ostools.sweep.cells import MEASUREMENTS, KeyedCell
 from ostools.sweep.reading import read
 from ostools.sweep.store import Store, file_of
 from tests.checkpoints import write_checkpoint
