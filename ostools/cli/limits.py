@@ -11,7 +11,7 @@ import torch
 from ostools.cli import terminal
 from ostools.cli.commands import Command, Value
 from ostools.cli.terminal import GLOBALS
-from ostools.ground import InsufficientMemoryError, available_memory, full_signature
+from ostools.ground import InsufficientMemoryError, available_memory, defaults_of
 from ostools.measure.measurement import refuse_arguments
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text
@@ -36,8 +36,6 @@ def memory_of(command: Command, prompts: Sequence[Value], arguments: Mapping[str
     Refuses, of the model, what its configuration and its tokenizer know: layers and prompts
     that it has not.
     """
-    parameters = full_signature(command.run).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     encoding = EncodingOptions(
         **{name: arguments[name] for name in EncodingOptions.__annotations__ if name in arguments}
     )
@@ -52,7 +50,7 @@ def memory_of(command: Command, prompts: Sequence[Value], arguments: Mapping[str
         for index, prompt in enumerate(prompts):
             with prompt_named(prompts, index):
                 counts.append(_tokens_of(model, prompt, mitigation, encoding))
-        sizes = {**defaults, **arguments, **command.sizes}
+        sizes = {**defaults_of(command.run), **arguments, **command.sizes}
         return bytes_of(command.measurement, model, max(counts, default=None), **sizes)
 
     return memory

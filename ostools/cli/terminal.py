@@ -189,16 +189,12 @@ def tell_written(path: Path) -> None:
 def show(result: Result) -> None:
     """Print the tables of a result, of several prompts their mean, and what they say."""
     from ostools.measure.prompts import PromptResults
-    from ostools.results.table_head import TableHead
 
     if isinstance(result, PromptResults):
         title = f"Mean over {len(result)} prompts: shares of parts, 1 where all are equal"
         _print_frame(title, result.over_position())
-    usual = TableHead("summary" if hasattr(result, "summary") else "frame")
-    for head in result.tables or (usual,):
-        title, table = head.of(result)
-        if len(table):
-            _print_frame(title, table)
+    for title, table in result.shown_tables():
+        _print_frame(title, table)
     print_text(result.findings())
 
 

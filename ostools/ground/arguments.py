@@ -16,7 +16,7 @@ import re
 import types
 import typing
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from functools import partial
 from numbers import Integral, Real
 from os import PathLike
@@ -150,7 +150,7 @@ def _is_allowed(kind: object, words: tuple[object, ...], value: object) -> bool:
 
 def _items(item: object, value: object) -> object:
     """What a list holds, of items of that annotation: words as a list; numbers and tensors as they
-    are, the function's own to check."""
+    are, the function's own to check, but an iterator as a list: it may be read more than once."""
     is_text = item is str or bool(words_of(item))
     if isinstance(value, str):
         value = [value] if is_text else None  # a text is one word
@@ -161,6 +161,8 @@ def _items(item: object, value: object) -> object:
         or getattr(value, "ndim", 1) == 0
     ):
         return _REFUSED
+    if isinstance(value, Iterator):
+        value = list(value)
     if not is_text:
         return _records(item, value)
     items = list(value)
@@ -209,6 +211,15 @@ def full_signature(function: Callable[..., object]) -> inspect.Signature:
                 )
             )
     return signature.replace(parameters=parameters)
+
+
+def defaults_of(function: Callable[..., object]) -> dict[str, object]:
+    """The default of every parameter of `full_signature` that has one."""
+    return {
+        name: parameter.default
+        for name, parameter in full_signature(function).parameters.items()
+        if parameter.default is not parameter.empty
+    }
 
 
 def full_hints(

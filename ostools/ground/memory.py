@@ -146,7 +146,7 @@ def in_smaller_chunks(
     sixteenth.
 
     Then `InsufficientMemoryError`, with what is free. Inside another such measurement that one
-    decides.
+    decides. No argument is an iterator: it is read more than once (`ground.arguments` lists it).
     """
 
     @functools.wraps(measurement)
@@ -155,14 +155,11 @@ def in_smaller_chunks(
             return measurement(*args, **options)
         import torch
 
-        # Arguments are read more than once: an iterator as a list.
-        places = [_listed(value) for value in args]
-        keywords = {name: _listed(value) for name, value in options.items()}
         reason = ""
         for share in _SHARES:
             try:
                 with smaller_chunks(share):
-                    return measurement(*places, **keywords)  # pyright: ignore[reportCallIssue]
+                    return measurement(*args, **options)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -177,7 +174,3 @@ def in_smaller_chunks(
         )
 
     return fitted
-
-
-def _listed(value: object) -> object:
-    return list(value) if isinstance(value, Iterator) else value

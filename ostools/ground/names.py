@@ -12,7 +12,6 @@ from typing import Literal, TypeVar, cast, get_args
 from ostools.ground.errors import InputError, short_repr, unknown_name
 
 Word = TypeVar("Word", bound=str)
-Item = TypeVar("Item")
 
 Linearisation = Literal["full", "frozen", "frozen-attention", "frozen-norm", "detached"]
 """What is held constant in a derivative: nothing, patterns and norm scales, one of the two, or the
@@ -60,19 +59,6 @@ def distinct(what: str, names: Word | Iterable[Word]) -> tuple[Word, ...]:
     if not name_list:
         raise InputError(f"{what}: expected at least one, found none")
     return cast(tuple[Word, ...], name_list)
-
-
-def checked_list(what: str, values: Iterable[Item], example: str) -> list[Item]:
-    """What is given one after another, as a list; a text is one thing, not its letters.
-
-    Raises `InputError`, which calls them `what`, for none and for what cannot be gone through.
-    """
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InputError(f"{what}: expected a list such as {example}, found {short_repr(values)}")
-    value_list = list(values)
-    if not value_list:
-        raise InputError(f"{what}: expected at least one, found none; for example {example}")
-    return value_list
 
 
 def checked_path(path: object, what: str = "path") -> Path:

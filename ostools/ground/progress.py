@@ -50,7 +50,9 @@ def watched(name: str, say: Callable[[str], None] | None = None) -> Iterator[Pro
     which is gone when the block ends. Everywhere else lines (`LogLines`) go to `say`; where that is
     left out they are logged as warnings, which Python writes to stderr.
     """
-    if not is_looked_at():
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if not sys.stderr.isatty() and type(shell).__name__ != "ZMQInteractiveShell":
         warning = "ostools.%s: %s; progress=False silences this"
         yield LogLines(say or partial(_LOG.warning, warning, name))
         return
@@ -96,13 +98,6 @@ def name_part(words: str) -> None:
 def in_time(seconds: float) -> str:
     """Hours, minutes and seconds, such as 0:05:10."""
     return str(timedelta(seconds=round(seconds)))
-
-
-def is_looked_at() -> bool:
-    """Whether stderr is a terminal's or a notebook's."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return sys.stderr.isatty() or type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def tell(progress: Progress | None, steps_done: int, total: int) -> None:

@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge, in_smaller_chunks, outermost, watched
-from ostools.ground.arguments import checked_arguments, full_signature, read_argument
+from ostools.ground import (
+    InputError,
+    TransformerBridge,
+    checked_arguments,
+    defaults_of,
+    full_signature,
+    in_smaller_chunks,
+    outermost,
+    read_argument,
+    watched,
+)
 from ostools.measure.position import require_question
 from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, layers_up_to
 from ostools.measure.task_prompt import require_seeds
@@ -92,18 +101,10 @@ def refuse_arguments(
     known. of_the_model: what is known of the model before it is loaded, such as `n_layers`, for the
     checks that ask for it.
     """
-    parameters = full_signature(function).parameters.values()
-    values = {
-        parameter.name: parameter.default
-        for parameter in parameters
-        if parameter.default is not parameter.empty
-    }
-    values |= {
-        parameter.name: read_argument(
-            function, parameter.name, arguments[parameter.name], InputError
-        )
-        for parameter in parameters
-        if parameter.name in arguments
+    values = defaults_of(function) | {
+        name: read_argument(function, name, arguments[name], InputError)
+        for name in full_signature(function).parameters
+        if name in arguments
     }
     values |= {name: list(prompts) for name in ("prompt", "prompts") if prompts} | of_the_model
     record = RECORDS.get(function.__name__)

@@ -23,7 +23,7 @@ from itertools import product
 from typing import Any
 
 from ostools import tasks
-from ostools.ground import InputError, chunk, full_signature
+from ostools.ground import InputError, chunk, defaults_of
 from ostools.measure.answers.probability import spare
 from ostools.measure.jacobian.linearisation_run import memory_plan
 from ostools.measure.jacobian.norms import COTANGENTS
@@ -157,13 +157,7 @@ def bytes_of(
     fit into the model's limit even one at a time.
     """
     record = RECORDS[measurement.__name__]
-    signature = full_signature(measurement).parameters.values()
-    defaults = {
-        parameter.name: parameter.default
-        for parameter in signature
-        if parameter.default is not parameter.empty
-    }
-    values = {**defaults, **arguments, **record.sizes}
+    values = {**defaults_of(measurement), **arguments, **record.sizes}
     values = {name: value for name, value in values.items() if value is not None}
     acting = [None, *_listed(values.get("mitigations", values.get("mitigation", [])))]
     most = 0

@@ -76,7 +76,7 @@ class MitigatedPrompts:
         Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of
         the text where only tokens are given, and for a position that a prompt does not have;
         `MitigationError` for an unknown mitigation."""
-        acting = mitigations.optional(mitigation)
+        acting = None if mitigation is None else mitigations.mitigation(mitigation)
         if not prompts:
             raise InputError("expected at least one prompt, found an empty list")
         rows = []

@@ -10,7 +10,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +25,7 @@ from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import LazyCast
 
+Made = TypeVar("Made")
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 
 
@@ -134,6 +138,36 @@ def describe(model: TransformerBridge) -> ModelDescription:
         device="+".join(sorted({str(weight.device) for weight in weights.values()})),
         attention_implementation=attention,
     )
+
+
+_SHARED: ContextVar[WeakKeyDictionary[TransformerBridge, dict[object, Any]] | None] = ContextVar(
+    "what is made of models", default=None
+)
+
+
+@contextmanager
+def shared_models() -> Iterator[None]:
+    """Within the block views and untrained models of the same weights are made once, for all
+    measurements that need them.
+    """
+    token = _SHARED.set(WeakKeyDictionary())
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def made_once(model: TransformerBridge, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+    """What `make` gives; within `shared_models` what it gave before of that key and the same
+    weights. Weights that were written to give another.
+    """
+    shared = _SHARED.get()
+    if shared is None:
+        return make()
+    made, key = shared.setdefault(model, {}), (*key, describe(model).weight_hash)
+    if key not in made:
+        made[key] = make()
+    return made[key]
 
 
 _EAGER, _WIDE_SCORES = "eager", "float32 scores"

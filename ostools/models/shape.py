@@ -4,7 +4,7 @@ configuration before that; and the device that it is on."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from ostools.ground import (
     original_model,
     unknown_name,
 )
-from ostools.models.families import Family, family_of_config
+from ostools.models.families import family_of_config
 from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast
 
 _EXPLICIT = (
@@ -61,31 +61,20 @@ class Shape:
         like = next(model.parameters())
         is_cast = any(isinstance(weight, LazyCast) for weight in model.parameters())
         config = original_model(model).config
-        return replace(cls.of_config(config, like.dtype, like.device.type), cast=is_cast)
+        return cls.of_config(config, like.dtype, like.device.type, cast=is_cast)
 
     @classmethod
-    def of_config(cls, config: PreTrainedConfig, dtype: torch.dtype, device: str) -> Shape:
-        """Shape by a Hugging Face configuration, for a model in `dtype` on that kind of device."""
-        text = config.get_text_config()
-        return cls._of_attributes(text, family_of_config(text.to_dict()), dtype, device)
-
-    @classmethod
-    def of_settings(
-        cls, settings: Mapping[str, object], dtype: torch.dtype, device: str
-    ) -> Shape | None:
-        """Shape by a config.json that leaves no size to transformers, which is then not imported;
-        None for any other.
-        """
-        family = family_of_config(settings)
-        is_closed = family is None or family.generic_instead or family.mlp == "experts"
-        if is_closed or not settings.keys() >= {*_EXPLICIT}:
-            return None
-        return cls._of_attributes(SimpleNamespace(**settings), family, dtype, device)
-
-    @classmethod
-    def _of_attributes(
-        cls, config: _Settings, family: Family | None, dtype: torch.dtype, device: str
+    def of_config(
+        cls, config: _Settings, dtype: torch.dtype, device: str, *, cast: bool = False
     ) -> Shape:
+        """Shape by a Hugging Face configuration, or by its settings alone, for a model in `dtype`
+        on that kind of device.
+        """
+        if isinstance(config, PreTrainedConfig):
+            config = config.get_text_config()
+            family = family_of_config(config.to_dict())
+        else:
+            family = family_of_config(vars(config))
         d_model = int(config.hidden_size)
         n_heads = _first_setting(config, "num_attention_heads") or 1
         key_value_heads = _first_setting(config, "num_key_value_heads", "num_kv_heads")
@@ -103,8 +92,22 @@ class Shape:
             gated=family is None or family.mlp != "plain",
             element=dtype.itemsize,
             device=device,
+            cast=cast,
             context=context(config),
         )
+
+    @classmethod
+    def of_settings(
+        cls, settings: Mapping[str, object], dtype: torch.dtype, device: str
+    ) -> Shape | None:
+        """Shape by a config.json that leaves no size to transformers, which is then not imported;
+        None for any other.
+        """
+        family = family_of_config(settings)
+        is_closed = family is None or family.generic_instead or family.mlp == "experts"
+        if is_closed or not settings.keys() >= {*_EXPLICIT}:
+            return None
+        return cls.of_config(SimpleNamespace(**settings), dtype, device)
 
     @property
     def block_parameters(self) -> int:

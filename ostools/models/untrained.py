@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Literal, TypeAlias, cast, get_args
-from weakref import WeakKeyDictionary
+from functools import partial
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -34,6 +33,7 @@ from ostools.models.describe import (
     Null,
     config_hash,
     describe,
+    made_once,
     named_weights,
     remember,
 )
@@ -49,22 +49,6 @@ Kind = Literal["initialised", "shuffled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _DRAWS = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 _PIECE = 1 << 20
-Untrained: TypeAlias = WeakKeyDictionary[
-    TransformerBridge, dict[tuple[str, int, str], TransformerBridge]
-]
-_SHARED: ContextVar[Untrained | None] = ContextVar("untrained models", default=None)
-
-
-@contextmanager
-def shared_untrained_models() -> Iterator[None]:
-    """Within the block each untrained model of the same weights is made once, for all measurements
-    that it stands beside.
-    """
-    token = _SHARED.set(WeakKeyDictionary())
-    try:
-        yield
-    finally:
-        _SHARED.reset(token)
 
 
 @checked_arguments(InputError)
@@ -92,12 +76,12 @@ def untrained_model(
     `InsufficientMemoryError` if the weights do not fit. Memory: the weights once more, and while
     they are drawn those of `drawing_bytes`.
     """
-    seed = whole_number("seed", seed)
+    make = partial(_untrained, model, kind, whole_number("seed", seed))
+    return made_once(model, (kind, seed), make)
+
+
+def _untrained(model: TransformerBridge, kind: Kind, seed: int) -> TransformerBridge:
     described = describe(model)  # which refuses what is no model
-    # Weights that were written to have another twin.
-    shared, key = _SHARED.get(), (kind, seed, described.weight_hash)
-    if shared is not None and key in shared.setdefault(model, {}):
-        return shared[model][key]
     config = original_model(model).config.to_dict()
     where = f"the configuration of {model.cfg.architecture}"
     family = family_of_settings(config, where, generic=is_closed(model))
@@ -125,8 +109,6 @@ def untrained_model(
         )
     origin = Null(kind, seed, described.name, described.weight_hash)
     remember(null, Metadata(name=name, null=origin))
-    if shared is not None:
-        shared[model][key] = null
     return null
 
 

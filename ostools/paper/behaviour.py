@@ -42,8 +42,7 @@ from ostools.ground import (
 from ostools.measure import Evaluation, Hosted
 from ostools.models import EncodingOptions
 from ostools.paper.drawn_result import PaperResult
-from ostools.results import Frame, Provenance
-from ostools.results.table_head import TableHead
+from ostools.results import Frame, Provenance, TableHead
 from ostools.tasks import AppendixTask, Question
 from ostools.tasks.appendix_c import Mode
 from ostools.tasks.questions import question

@@ -42,8 +42,7 @@ from ostools.measure import Collapse, Reading
 from ostools.measure.position import read_at
 from ostools.models.tokens import token_text
 from ostools.paper.drawn_result import PaperResult
-from ostools.results import Frame, Provenance, Result, frame_of
-from ostools.results.table_head import TableHead
+from ostools.results import Frame, Provenance, Result, TableHead, frame_of
 from ostools.tasks import FIGURE_5, AppendixTask, ItemsAs
 
 Panel = Literal["a", "b", "c", "d"]

@@ -35,8 +35,7 @@ from ostools.ground import (
 )
 from ostools.models import EncodingOptions
 from ostools.paper.drawn_result import PaperResult
-from ostools.results import Column, Frame, Provenance
-from ostools.results.table_head import TableHead
+from ostools.results import Column, Frame, Provenance, TableHead
 from ostools.tasks.retrieve import Records, RetrieveTask
 from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest_at
 

@@ -197,6 +197,14 @@ class Result:
             "`chart` method"
         )
 
+    def shown_tables(self) -> list[tuple[str, Frame]]:
+        """Title and rows of each table that a terminal and a page show, without those that have no
+        row.
+        """
+        usual = TableHead("summary" if hasattr(self, "summary") else "frame")
+        tables = (head.of(self) for head in self.tables or (usual,))
+        return [(title, table) for title, table in tables if len(table)]
+
     def findings(self) -> list[str]:
         """Sentences that the numbers say, the most important one first; none of a result that has
         no words.

@@ -75,6 +75,7 @@ Word = Literal["full", "frozen"]
         (Word | Sequence[Word] | None, ("full", "frozen"), ["full", "frozen"]),
         (Word | Sequence[Word] | None, None, None),
         (Sequence[str], np.array(["a", "b"]), ["a", "b"]),
+        (Word | Sequence[int], iter([0, 2]), [0, 2]),
         (Literal[2, 3], 3, 3),
         (Literal[True], True, True),
     ],

@@ -21,9 +21,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge, checked_list
+from ostools.ground import InputError, TransformerBridge
 from ostools.hooks import Edge, Head, Sublayer
-from ostools.measure.answers.probability import line_ends
+from ostools.measure.answers.probability import line_ends, line_log_probability
 from ostools.measure.passes.output import logit_ids
 from ostools.measure.position import ANSWER, PROMPT_END, answer_text, line_ids, read_at
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
@@ -82,18 +82,11 @@ class ScalarMeasure:
 
 
 def log_probability(prompt: Ids, answer: Ids, ends: Ids | None) -> ScalarMeasure:
-    """log p(answer | prompt) in nats: the sum over the answer's tokens, each after the right ones
-    before it.
-
-    With `ends`, the probability that one of them follows is in it: what
-    `measure.answers.probability` scores.
-    """
+    """log p(answer | prompt) in nats; with `ends`, that one of them follows is in it."""
 
     def number(model: TransformerBridge) -> Float[Tensor, ""]:
         logits = model(torch.cat([prompt, answer])[None], logits_to_keep=len(answer) + 1)[0]
-        scores = logits.log_softmax(-1).double()
-        right = scores[:-1].gather(-1, answer[:, None]).sum()
-        return right if ends is None else right + scores[-1, ends].logsumexp(0)
+        return line_log_probability(logits, answer, ends)
 
     return ScalarMeasure("log_probability", number)
 
@@ -228,10 +221,12 @@ def checked_targets(what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target
     model does not have `hooks.gated` refuses.
     """
     (kind, fields), target_list = _KINDS[what], []
-    for values in checked_list("targets", targets, f"[{fields}]"):
+    for values in targets:
         if not isinstance(values, list | tuple) or len(values) != len(kind._fields):
             raise InputError(f"ablation of {what}: expected {fields}, found {values!r}")
         target_list.append(kind(*values))
+    if not target_list:
+        raise InputError(f"targets: expected at least one, found none; for example [{fields}]")
     return tuple(dict.fromkeys(target_list))
 
 

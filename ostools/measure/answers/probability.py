@@ -96,20 +96,22 @@ def scores(
         of_line = [logits[row, : len(line) + 1] for row, line in enumerate(lines)]
     end_tensor = torch.tensor(ends, device=device)
     return [
-        log_probability(row, torch.tensor(line, device=device), end_tensor)
+        float(line_log_probability(row, torch.tensor(line, device=device), end_tensor))
         for row, line in zip(of_line, lines, strict=True)
     ]
 
 
-def log_probability(
-    logits: Float[Tensor, "_ d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]
-) -> float:
-    """Log probability of a line and an end behind it: the last logits predict that end, those
-    before them the line's tokens.
+def line_log_probability(
+    logits: Float[Tensor, "_ d_vocab"],
+    line: Int[Tensor, " token"],
+    ends: Int[Tensor, " end"] | None,
+) -> Float[Tensor, ""]:
+    """Log probability of a line and an end behind it (None: of the line alone), with its graph: the
+    last logits predict that end, those before them the line's tokens.
     """
     scores = torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
     tokens = scores[:-1].gather(1, line[:, None]).double().sum()
-    return float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0))
+    return tokens if ends is None else tokens + torch.logsumexp(scores[-1, ends].double(), dim=0)
 
 
 def line_ends(model: TransformerBridge) -> set[int]:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ostools.ground import InputError, TransformerBridge, checked_list
+from ostools.ground import InputError, TransformerBridge
 from ostools.hooks.precision import hidden
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -106,7 +106,7 @@ def head_scores(
     finite.
     """
     is_one = isinstance(prompts, str | Prompt | Question)
-    listed = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
+    listed = [prompts] if is_one else prompts
     mitigated = MitigatedPrompts.of("head_scores", model, listed, mitigation, PROMPT_END)
     inputs = [
         read.task_prompt if read else raw

@@ -74,7 +74,9 @@ class LastTokens:
 
     def of(self, prompts: Int[Tensor, " row"]) -> LastTokens:
         """Rows of some of the prompts alone, in that order."""
-        return replace(self, rows=self.rows.of(prompts))
+        at = prompts.to(self.rows.y.device)
+        residuals = {layer: rows[at] for layer, rows in self.rows.residuals.items()}
+        return replace(self, rows=LastRows(residuals, self.rows.y[at]))
 
     @property
     def sites(self) -> list[tuple[str, int]]:

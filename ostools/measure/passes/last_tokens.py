@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ostools import hooks
@@ -145,11 +145,6 @@ class LastRows:
 
     residuals: Mapping[int, Float[Tensor, "row d_model"]]
     y: Float[Tensor, "row d_model"]
-
-    def of(self, prompts: Int[Tensor, " row"]) -> LastRows:
-        """Rows of some of the prompts alone, in that order."""
-        at = prompts.to(self.y.device)
-        return LastRows({layer: rows[at] for layer, rows in self.residuals.items()}, self.y[at])
 
 
 def last_rows(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -18,8 +19,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import TransformerBridge, checked_list, checked_name
+from ostools.ground import TransformerBridge, checked_name, distinct
 from ostools.hooks.rounding import FLOATS, FORMATS, Format, integer_scale
+from ostools.models.describe import made_once
 from ostools.models.precision.casting import holds, view_in, view_rounded
 from ostools.models.precision.scores import ARITHMETICS, is_eager
 from ostools.theory.distances import spacing, steps_between
@@ -76,7 +78,10 @@ class Precision:
         same = dtypes == {self.dtype} and (
             self.dtype not in hooks.SIXTEEN_BITS or is_eager(model) == self.eager
         )
-        return model if same else view_in(model, self.dtype, eager=self.eager)
+        if same:
+            return model
+        make = partial(view_in, model, self.dtype, eager=self.eager)
+        return made_once(model, ("view", self.dtype, self.eager), make)
 
     def running(
         self, prepared: TransformerBridge, calibration: Sequence[int]
@@ -106,9 +111,8 @@ class Precision:
             if self.part == "weights" and self.format is not None
             else self.dtype
         )
-        return (
-            AS_GIVEN if holds(model, storage_dtype) else str(storage_dtype).removeprefix("torch.")
-        )
+        is_held = made_once(model, ("holds", storage_dtype), partial(holds, model, storage_dtype))
+        return AS_GIVEN if is_held else str(storage_dtype).removeprefix("torch.")
 
     def steps(self, y: Vectors, y_star: Vectors) -> Vectors:
         """u_k, one representable step at each coordinate, for the machine line; in float64.
@@ -143,9 +147,4 @@ def checked_precisions(dtypes: str | Iterable[str]) -> list[Precision]:
     """The precisions of those names in order, each once; one that there is not, or none at all, is
     an `InputError`.
     """
-    names = (
-        [dtypes]
-        if isinstance(dtypes, str)
-        else checked_list("dtypes", dtypes, "('float32', 'bfloat16')")
-    )
-    return [*dict.fromkeys(map(Precision.of_name, names))]
+    return [Precision.of_name(name) for name in distinct("dtypes", dtypes)]

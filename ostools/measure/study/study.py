@@ -24,7 +24,6 @@ from ostools.ground import (
     Progress,
     TransformerBridge,
     checked_lengths,
-    checked_list,
     distinct,
     with_progress,
 )
@@ -147,11 +146,11 @@ def study(
     answer, and a layer that is not there.
     """
     names = [mitigations] if isinstance(mitigations, str | Mitigation) else mitigations
-    names = checked_list("mitigations", names, "['separator:every=3']")
     mitigation_by_name = {m.label(value): value for value in map(m.mitigation, names)}
+    count = len(distinct("mitigations", mitigation_by_name))
     form, length_list = tasks.task(task), checked_lengths(lengths)
     measure_names = judging.ABOUT if measures is None else tuple(distinct("measures", measures))
-    verdict_level = judging.corrected(level, len(mitigation_by_name) * len(measure_names))
+    verdict_level = judging.corrected(level, count * len(measure_names))
     is_close, trained = "sensitivity" in measure_names, metadata_of(model).trained_lengths
     chat = encoding.get("chat")
     arm_of = partial(

@@ -18,7 +18,6 @@ from ostools.ground import InputError, in_words, number
 from ostools.reporting.page.page import Figure, Script, render
 from ostools.reporting.style.theme import display_token
 from ostools.results import Chart, Frame, Result
-from ostools.results.table_head import TableHead
 
 DETECTED, NOT_DETECTED, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
 OVER_SQUASHING, NO_SHAPE = "U: over-squashing", "none"
@@ -190,9 +189,7 @@ def reason_of(error: Exception) -> str:
 
 def tables_of(result: Result) -> list[Table]:
     """The tables of a result as a terminal has them, with all of their rows."""
-    default = TableHead("summary" if hasattr(result, "summary") else "frame")
-    tables = (head.of(result) for head in result.tables or (default,))
-    return [frame_table(title, frame) for title, frame in tables if len(frame)]
+    return [frame_table(title, frame) for title, frame in result.shown_tables()]
 
 
 def render_sections(title: str, lead: str, sections: Sequence[Section]) -> str:

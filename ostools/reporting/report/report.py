@@ -29,8 +29,8 @@ from ostools.measure import Unloaded, measurement
 from ostools.measure.prompts import as_prompt
 from ostools.mitigations.passes import own_windows
 from ostools.models import Prompt, context_length
+from ostools.models.describe import shared_models
 from ostools.models.shape import Shape
-from ostools.models.untrained import shared_untrained_models
 from ostools.reporting.page.page import loading, stored_at
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.extent import LONGEST_WINDOW, NOT_QUICK, extent_of
@@ -145,7 +145,7 @@ def measure(
     measured.reduced = plan.extent.words(quick)
     # What two sections share is measured once.
     run = Measuring(model, prompt, plan, measured, progress)
-    with shared_untrained_models():
+    with shared_models():
         for step in dict.fromkeys(SECTIONS[name].measure for name in plan.names):
             step(run)
     name_part("")

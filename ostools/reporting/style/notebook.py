@@ -20,13 +20,12 @@ from altair.utils.save import write_file_or_filename
 from markupsafe import escape
 from PIL import Image
 
-from ostools.ground import InputError
+from ostools.ground import InputError, checked_name
 from ostools.reporting.style import theme
 from ostools.results import Looks
 
 if TYPE_CHECKING:
     from ostools.results import Result
-from ostools.ground import checked_name
 
 VEGA_LITE = "application/vnd.vegalite.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"

@@ -56,7 +56,7 @@ def test_every_score_against_loops(family: Family) -> None:
 def test_refusals() -> None:
     model = tiny_model("gemma", **TINY)
     prompt = ost.Prompt.from_ids(model, IDS)
-    refused("prompts: expected at least one", head_scores, model, [])
+    refused("expected at least one prompt", head_scores, model, [])
     refused("at least two tokens", head_scores, model, ost.Prompt.from_ids(model, [40]))
     with (
         hooks.ablate_edges(model, [(1, 0, 7, 7)]),
