@@ -1,7 +1,5 @@
 """The identity of a model: complete, stable between loads, and new as soon as a weight is."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 

@@ -2,21 +2,17 @@
 where the file says nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 import ostools as ost
 from ostools.measure.position import read_at
-from ostools.measure.task_prompt import render_prompt
 from ostools.sweep.cells import measure
-from ostools.sweep.sweep_file import cells_of, sweep_of
-from ostools.tasks import AppendixTask
+from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import tiny_model
 
-FORM = AppendixTask("count-ones")
+FORM = ost.tasks.AppendixTask("count-ones")
 
 
 @pytest.mark.parametrize("position", [None, "last-item"])
@@ -24,10 +20,13 @@ FORM = AppendixTask("count-ones")
 def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
     model = tiny_model("llama", seed=1, context=512)
     asked = {"name": name} | ({} if position is None else {"position": position})
-    sweep = sweep_of({"tasks": "count-ones", "lengths": [2, 3], "measurements": [asked]})
+    sweep = ost.sweep.sweep_of({"tasks": "count-ones", "lengths": [2, 3], "measurements": [asked]})
     (cell,) = cells_of(sweep)
     rows, provenance = measure(model, cell)
-    expected = [read_at(model, render_prompt(model, FORM, n), position or "answer") for n in (2, 3)]  # pyright: ignore[reportArgumentType]
+    expected = [
+        read_at(model, ost.measure.render_prompt(model, FORM, n), position or "answer")
+        for n in (2, 3)
+    ]  # pyright: ignore[reportArgumentType]
     assert provenance.parameters["read_at"]["position"] == (position or "answer")
     if name == "collapse":
         theirs = ost.collapse(

@@ -2,15 +2,12 @@
 where.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.mitigations import MitigationError
+import ostools as ost
 from ostools.sweep import Sweep, read_sweep, sweep_of
 from ostools.sweep.cells import keyed, to_load
 from ostools.sweep.sweep_file import cells_of
@@ -51,7 +48,7 @@ def test_the_example_is_a_sweep() -> None:
 def test_what_does_not_fit_is_refused_with_the_nearest(
     change: dict[str, object], message: str
 ) -> None:
-    with pytest.raises((InputError, MitigationError), match=message) as refused:
+    with pytest.raises((ost.InputError, ost.mitigations.MitigationError), match=message) as refused:
         sweep_of({**SMALL, **change})
     assert "\n" not in str(refused.value)
 
@@ -73,7 +70,7 @@ def test_what_is_no_sweep_is_refused_in_one_line(
     file = tmp_path / "sweep.yaml"
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=message) as refused:
+    with pytest.raises(ost.InputError, match=message) as refused:
         read_sweep(file)
     assert "sweep.yaml" in str(refused.value)
     assert "\n" not in str(refused.value)

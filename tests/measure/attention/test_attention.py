@@ -1,7 +1,5 @@
 """The last token's attention is the model's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -12,8 +10,6 @@ from hypothesis import strategies as st
 import ostools as ost
 from ostools import hooks
 from ostools.measure.attention.attention import SIDE, attention, bins_of, max_pool
-from ostools.mitigations import SlidingWindow
-from ostools.models import encode
 from tests.checkpoints import tiny_model
 
 LONG = "Consider the following sequence: 1111111111111111111111111111111110. What is the last digit in this sequence?"
@@ -30,7 +26,7 @@ def test_bins_cover_every_position_once_and_keep_the_last_alone(length: int, mos
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_the_last_row_is_the_models_own(family: Any) -> None:
     model = tiny_model(family)
-    prompt = encode(model, LONG)
+    prompt = ost.encode(model, LONG)
     found = attention(model, prompt)
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(prompt.ids[None])
@@ -51,13 +47,12 @@ def test_the_last_row_is_the_models_own(family: Any) -> None:
 
 def test_a_mitigation_acts_on_what_is_captured_or_is_refused() -> None:
     model = tiny_model("llama")
-    seen = attention(model, "12345678", mitigation=SlidingWindow(3))
+    seen = attention(model, "12345678", mitigation=ost.mitigations.SlidingWindow(3))
     assert (seen.last[..., :-3] == 0).all()
     with pytest.raises(ost.InputError, match="expected a mitigation that changes this prompt"):
         attention(model, "12345678", mitigation="sliding-window:window=500")
     plain = attention(model, "12345678")
-    hinted = attention(model, "12345678", mitigation="repeat-prompt")
-    assert len(hinted.tokens) > len(plain.tokens)
+    assert len(attention(model, "12345678", mitigation="repeat-prompt").tokens) > len(plain.tokens)
 
 
 def test_a_mitigation_of_a_sequence_needs_a_question() -> None:

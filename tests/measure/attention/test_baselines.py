@@ -1,7 +1,5 @@
 """Attention baselines: exact where a network is one sum, and against loops over the oracle's blocks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -31,8 +29,7 @@ def test_closed_form_of_one_layer_that_reads_nothing_but_attention() -> None:
     rows = torch.ones(N, N, dtype=torch.float64).tril()
     uniform = (rows / rows.sum(-1, keepdim=True)).expand(1, int(model.cfg.n_heads), N, N)
     itself = np.eye(N)[-1]
-    with torch.no_grad():
-        model.blocks[0].attn.original_component.v_proj.weight.zero_()
+    model.blocks[0].attn.original_component.v_proj.weight.zero_()
     with hooks.replace_pattern(model, uniform):
         assert values(model, "mean") == pytest.approx(np.full(N, 1 / N), rel=1e-12)
         assert values(model, "rollout") == pytest.approx(

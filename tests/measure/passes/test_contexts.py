@@ -1,7 +1,5 @@
 """Passes whose logits nobody reads make none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +67,6 @@ def test_a_hook_that_waits_for_logits_sees_the_last_token(where: str) -> None:
         handle = module.register_forward_hook(
             lambda module, args, out: look(getattr(out, "logits", out))
         )
-        with torch.no_grad():
-            model(IDS, logits_to_keep=no_logits(model))
+        model(IDS, logits_to_keep=no_logits(model))
         handle.remove()
     assert seen == [(1, 1, int(model.cfg.d_vocab))]

@@ -1,7 +1,5 @@
 """Prompts packed into a tree, and the passes that read all of them at once."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -67,8 +65,7 @@ def test_groups_hold_whole_branches_of_about_the_size() -> None:
     reaches = [tree.visible(nodes).shape[1] - len(nodes) for nodes in groups]
     assert reaches == sorted(reaches)
     assert len(list(tree.groups(1000))) == 1
-    one_branch = prefix_tree([(1, 2, 3, 4, 5), (1, 9, 9)])
-    assert list(one_branch.groups(1)) == [[5, 6]]
+    assert list(prefix_tree([(1, 2, 3, 4, 5), (1, 9, 9)]).groups(1)) == [[5, 6]]
 
 
 @pytest.mark.parametrize("size", quick([5, 1000], 5))

@@ -1,7 +1,5 @@
 """A chart for a paper: its width, its fonts, its colours."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

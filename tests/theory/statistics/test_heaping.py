@@ -2,8 +2,6 @@
 keeps its word.
 """
 
-from __future__ import annotations
-
 from itertools import permutations, product
 from math import prod
 

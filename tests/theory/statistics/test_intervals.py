@@ -2,8 +2,6 @@
 there is none.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 from typing import Any
