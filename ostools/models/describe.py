@@ -157,7 +157,9 @@ def shared_models() -> Iterator[None]:
         _SHARED.reset(token)
 
 
-def made_once(model: TransformerBridge, key: tuple[object, ...], make: Callable[[], Shared]) -> Shared:
+def made_once(
+    model: TransformerBridge, key: tuple[object, ...], make: Callable[[], Shared]
+) -> Shared:
     """What `make` gives; within `shared_models` what it gave before of that key and the same
     weights. Weights that were written to give another.
     """

@@ -9,6 +9,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
+from ostools.models.describe import made_once, shared_models
 from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
 
@@ -98,3 +99,21 @@ def test_a_model_on_the_meta_device() -> None:
     model.to("meta")
     with pytest.raises(InputError, match="a model with weights, found one on torch's meta device"):
         describe(model)
+
+
+def test_what_is_shared_is_made_once_of_the_same_weights_and_only_within_the_block() -> None:
+    model, other, made = tiny_model("llama"), tiny_model("llama", seed=1), iter(range(9))
+
+    def value(of: TransformerBridge = model, key: str = "view") -> int:
+        return made_once(of, (key,), lambda: next(made))
+
+    with shared_models():
+        assert [value(), value(), value(key="twin"), value(other), value()] == [0, 0, 1, 2, 0]
+        weight = model.blocks[0].mlp.out.weight
+        with torch.no_grad():
+            weight.mul_(2)
+        assert (value(), value()) == (3, 3)
+        with torch.no_grad():
+            weight.div_(2)
+        assert value() == 0
+    assert (value(), value()) == (4, 5)
