@@ -102,7 +102,8 @@ def test_a_model_on_the_meta_device() -> None:
 
 
 def test_what_is_shared_is_made_once_of_the_same_weights_and_only_within_the_block() -> None:
-    model, other, made = tiny_model("llama"), tiny_model("llama", seed=1), iter(range(9))
+    model, other = tiny_model("llama", fresh=True), tiny_model("llama", seed=1)
+    made = iter(range(9))
 
     def value(of: TransformerBridge = model, key: str = "view") -> int:
         return made_once(of, (key,), lambda: next(made))
