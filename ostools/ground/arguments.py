@@ -213,7 +213,7 @@ def full_signature(function: Callable[..., object]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def defaults_of(function: Callable[..., object]) -> dict[str, object]:
+def defaults_of(function: Callable[..., object]) -> dict[str, Any]:
     """The default of every parameter of `full_signature` that has one."""
     return {
         name: parameter.default

@@ -14,7 +14,7 @@ import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.models import Prompt
-from ostools.theory.homogenization import likeness
+from ostools.theory.distances import likeness
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]
