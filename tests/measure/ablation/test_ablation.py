@@ -201,6 +201,7 @@ def test_refusals(tiny: TransformerBridge) -> None:
         ("found 'answers': .* give logit, its token", None, {"prompt": prompt, "what": "edges"}),
         (r"layers .* out of 0\.\.1, found \[2\]", None, {"prompt": prompt, "targets": [(2, 0)]}),
         (r"expected \(layer, head\), found \(0,\)", None, {"prompt": prompt, "targets": [(0,)]}),
+        ("targets: expected at least one", None, {"prompt": prompt, "logit": 7, "targets": []}),
         (
             "0 <= key <= query, found query 2, key 3",
             None,
