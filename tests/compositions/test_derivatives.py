@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground.arguments import LINEARISATIONS
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS

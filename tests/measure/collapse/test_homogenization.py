@@ -10,7 +10,7 @@ import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.theory.homogenization import likeness
+from ostools.theory.distances import likeness
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]

@@ -6,7 +6,7 @@ import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground.arguments import LINEARISATIONS
 from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground.arguments import LINEARISATIONS
 from ostools.hooks.freeze import Holding
 from ostools.measure.jacobian import certificate as certificate_module
 from ostools.measure.jacobian import linearisation_run, linearise
