@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -148,6 +149,22 @@ def test_first_order_against_finite_differences(what: Any) -> None:
     slope = (logit(CLEAN, step)[0] - logit(CLEAN, -step)[0]) / (2 * step)
     assert abs(slope) > 1e-4
     assert row["predicted_effect"] == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.parametrize("what", ["residual", "mlp-out"])
+def test_first_order_is_judged_on_the_parts_that_can_act(what: Any) -> None:
+    """Before the token that differs both sides are exactly 0: whatever the number of such tokens,
+    they are no evidence."""
+    model = tiny_model("gemma3", n_layers=3)
+    start, options = [2, *range(100, 120)], {"what": what, "logit": PAIR}
+    prompts = pair(model, start + CLEAN[1:], start + CORRUPT[1:])
+    whole = ost.patch(model, *prompts, **options)
+    acting = ost.patch(model, *prompts, **options, positions=list(range(22, 26)))
+    assert len(whole.frame) > 6 * len(acting.frame)
+    pd.testing.assert_frame_equal(whole.agreement, acting.agreement)
+    unable = ost.patch(model, *prompts, **options, positions=list(range(12))).agreement
+    assert unable["believed"].isna().all()
+    assert set(unable["words"]) == {"not tested here: 0 parts with an effect, 8 needed"}
 
 
 def test_a_contrast_is_the_difference_of_the_two_logits() -> None:
