@@ -156,7 +156,7 @@ def gap_words(table: Frame) -> tuple[str, bool]:
     )
     if not first["against"] or first["clean"] > 0 > first["corrupt"]:
         return f"{gap}.", True
-    without = "the two runs do not have the two answers. No share is told of such a gap."
+    without = "the two runs do not have the two answers. A share of such a gap says nothing."
     return f"{gap}: {without}", False
 
 
