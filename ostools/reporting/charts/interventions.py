@@ -216,12 +216,18 @@ def study_chart(result: Study) -> Chart:
 def _subtitle(result: Study) -> list[str]:
     parameters = result.provenance.parameters
     lengths, level = parameters["lengths"], parameters["level"]
+    intervals = {
+        "low": f"Thick: {level:.0%} interval over lengths",
+        "verdict_low": f"thin: {parameters['verdict_level']:.2%}, so that all verdicts hold "
+        f"together at {level:.0%}",
+    }
+    effects: Frame = result.effects
+    ends = [words for name, words in intervals.items() if effects[name].notna().any()]
     return [
         f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to "
         f"{lengths[-1]}, seeds: {len(parameters['seeds'])}; right of the line: more of it than "
         "without the mitigation.",
-        f"Thick: {level:.0%} interval over lengths; thin: {parameters['verdict_level']:.2%}, so "
-        f"that all verdicts hold together at {level:.0%}.",
+        f"{'; '.join(ends)}." if ends else "Too few lengths for an interval.",
     ]
 
 

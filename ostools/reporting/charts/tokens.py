@@ -287,7 +287,7 @@ def several_chart(result: Sensitivities) -> Chart:
     _, words = theme.differentiated(result.provenance.parameters)
     notes = (
         "Mean over the prompts, each by the shares of its own sum, of the lowest layer. Dotted: an "
-        "even share. Shade: the 95% interval of the mean."
-    )
+        "even share."
+    ) + " Shade: the 95% interval of the mean." * bool(table["low"].notna().any())
     title = f"Sensitivity of {words} over {len(result)} prompts, by relative position"
     return draw.figure([panels], title, [notes], spacing=30)
