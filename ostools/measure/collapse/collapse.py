@@ -130,8 +130,9 @@ def collapse(
         },
     }
     if isinstance(pairs, RenderedPairs):
-        read = pairs.prompts((length_list[0], length_list[-1]), seed_list[0])
-        arguments["read_at"] = reading(model, list(read.values()))
+        ends = (length_list[0], length_list[-1])
+        read = list(pairs.prompts(ends, seed_list[0]).values())
+        arguments |= {"read_at": reading(model, read), **read[0].task_prompt.prompt.provenance}
     longest = max((prompts.longest() for prompts in sets), key=len)
     described = Provenance.collect(model, longest, measurement="collapse", **arguments)
     rows, about = CollapseRun(model, sets, acting, kept_layers).rows(precisions, progress)
