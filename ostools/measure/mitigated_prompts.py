@@ -11,14 +11,16 @@ changes nothing of a float32 copy, and numbers taken there say nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ostools import mitigations
 from ostools.ground import InputError, TransformerBridge
+from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import (
     ANSWER,
     Position,
@@ -317,6 +319,30 @@ class EffectStatus:
         if key not in self._known:
             self._known[key] = acts(on, self.parts[index], task_prompt.prompt.ids)
         return self._known[key]
+
+
+def effect_entry(
+    model: TransformerBridge,
+    mitigation: Mitigation | None,
+    precisions: Iterable[Precision],
+    prompts: Iterable[Sequence[int]],
+    rewritten: bool,
+) -> dict[str, Any]:
+    """The provenance's `status` of a measurement of many prompts under a mitigation: active where
+    it rewrote one, or changes a logit of one in one of the precisions; else inactive.
+
+    Cost, for a mitigation with hooks: two passes over the longest prompt, and where they are alike
+    over all, in every precision.
+    """
+    if mitigation is None:
+        return {}
+    longest_first = [torch.tensor(ids) for ids in sorted(prompts, key=len, reverse=True)]
+    is_active = rewritten or any(
+        acts(view, mitigation, ids)
+        for view in (precision.prepared(model) for precision in precisions)
+        for ids in longest_first
+    )
+    return {"status": ACTIVE if is_active else INACTIVE}
 
 
 def of_pair(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:

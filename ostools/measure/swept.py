@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +20,8 @@ import pandas as pd
 
 from ostools import mitigations, tasks
 from ostools.ground import InputError, TransformerBridge
-from ostools.measure.mitigated_prompts import ACTIVE, EffectStatus, MitigatedPrompts
+from ostools.measure.mitigated_prompts import ACTIVE, REFUSED, EffectStatus, MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision
 from ostools.measure.position import (
     ANSWER,
     Position,
@@ -29,9 +30,10 @@ from ostools.measure.position import (
     require_prompt_end,
 )
 from ostools.measure.task_prompt import render_prompt
-from ostools.mitigations import Mitigation
+from ostools.mitigations import Mitigation, changes_pass
 from ostools.mitigations.named import NONE, typed
 from ostools.models import Prompt
+from ostools.models.describe import describe
 from ostools.models.tokenizer_calls import lead, text_ids
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance, Result
@@ -216,15 +218,21 @@ def _each_prompt(
     """The prompt of each length up to its position, under the mitigation; `status` says whether
     that changed its text or a logit."""
     mitigation, form = cell.mitigated, tasks.task(cell.task)
+    # Where all of these compute: what acts there alone would be silent, or verified nowhere.
+    work = full_precision(model, function.__name__) if changes_pass(mitigation) else model
     effect, results, tables, read_prompts = EffectStatus(model, mitigation), [], [], []
     position = options.pop("position", None) or ANSWER
     for length in cell.lengths:
         task_prompt = render_prompt(model, form, length, seed=cell.seed, mitigation=mitigation)
+        status, reason = effect.status(task_prompt, work)
+        if status == REFUSED:
+            raise InputError(f"{function.__name__}: {reason}, in which it is measured")
         read_prompts.append(read_at(model, task_prompt, position))
-        with mitigations.running(model, mitigation):
-            results.append(function(model, read_prompts[-1].prompt(model), **options))
-        tables.append(results[-1].frame.assign(length=length, status=effect.status(task_prompt)[0]))
-    return _joined(tables, results[-1], {"read_at": reading(model, read_prompts)})
+        with mitigations.running(work, mitigation):
+            results.append(function(work, read_prompts[-1].prompt(model), **options))
+        tables.append(results[-1].frame.assign(length=length, status=status))
+    table, provenance = _joined(tables, results[-1], {"read_at": reading(model, read_prompts)})
+    return table, replace(provenance, model=asdict(describe(model)))
 
 
 def _joined(tables: Sequence[Frame], last: Result, parameters: Mapping[str, object]) -> Rows:

@@ -12,7 +12,8 @@ import ostools as ost
 from ostools import measure, tasks
 from ostools.measure.position import read_at
 from ostools.results import frame_of
-from tests.checkpoints import refused, tiny_model
+from tests.checkpoints import CHAT_TEMPLATE, refused, tiny_model
+from tests.sets import quick
 
 TEXT = "count 1 1 0"
 OF_A_TEXT: dict[Any, dict[str, Any]] = {
@@ -75,6 +76,34 @@ def test_a_text_without_its_bos_is_measured_as_its_tokens(
     assert frame_of(found).equals(frame_of(expected))
     assert found.provenance.token_ids == tuple(prompt.ids.tolist())
     assert found.provenance.parameters["bos"] is False
+
+
+@pytest.fixture(scope="module")
+def chat_model() -> TransformerBridge:
+    model = tiny_model("llama", seed=1, scale=1.5, context=512, fresh=True)
+    tokenizer: Any = model.tokenizer
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return model
+
+
+QUICK = (*OF_A_TEXT, ost.evaluate, ost.collapse, ost.ablation)
+
+
+@pytest.mark.parametrize(
+    "measurement",
+    quick((*OF_A_TEXT, *OF_A_TASK), *QUICK),
+    ids=lambda measurement: measurement.__name__,
+)
+def test_a_system_prompt_stands_in_the_provenance(
+    chat_model: TransformerBridge, measurement: Any
+) -> None:
+    of_text = measurement in OF_A_TEXT
+    options = OF_A_TEXT[measurement] if of_text else {"lengths": [3]}
+    if "random_weights" in inspect.signature(measurement).parameters:
+        options = {"lengths": range(1, 8), "random_weights": False}
+    asked: dict[str, Any] = {"chat": True, "system": "Be short."}
+    found = measurement(chat_model, TEXT if of_text else FORM, **asked, **options)
+    assert asked.items() <= found.provenance.parameters.items()
 
 
 @pytest.mark.parametrize("measurement", OF_A_QUESTION, ids=lambda measurement: measurement.__name__)

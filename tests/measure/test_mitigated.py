@@ -17,12 +17,16 @@ from ostools.mitigations import (
     Mitigation,
     MitigationError,
     RepeatPrompt,
+    Separator,
     SlidingWindow,
     compose,
+    label,
 )
+from ostools.mitigations.passes import AttentionTemperature
 from ostools.results import Result, frame_of
 from ostools.tasks.questions import question
 from tests.checkpoints import CHAT_TEMPLATE, refused, tiny_model
+from tests.sets import quick
 
 TEXT = "the cat in the tin"
 SMALL: dict[str, Any] = {
@@ -216,3 +220,31 @@ def test_the_next_token_is_predicted_under_one_mitigation_not_under_two(embedded
     )
     next_tokens = (result.provenance.parameters["next_tokens"] for result in (measured, expected))
     assert next(next_tokens) == next(next_tokens)
+
+
+FORM = "count-ones"
+OF_TASKS: dict[str, dict[str, Any]] = {
+    "collapse": {"task": FORM, "lengths": [2, 3], "dtypes": ["float16"]},
+    "attention_variation": {"task": "figure-5a", "lengths": [2, 3]},
+    "evaluate": {"task": FORM, "lengths": [2, 3], "max_new_tokens": 2, "elicitation": "zero-shot"},
+    "probe": {"task": FORM, "lengths": range(1, 8), "random_weights": False},
+}
+
+
+@pytest.mark.parametrize("name", quick(OF_TASKS, "collapse", "attention_variation", "evaluate"))
+def test_what_acts_on_no_prompt_of_a_task_is_called_inactive(name: str) -> None:
+    """A window wider than every prompt, a factor of 1; what acts in one dtype, or on one length, is
+    active."""
+    model, function = model_of(), getattr(ost.measure, name)
+    mitigations: dict[Any, bool] = {
+        SlidingWindow(400): False,
+        AttentionTemperature(1.0): False,
+        compose(SlidingWindow(400), AttentionTemperature(2.0)): True,
+    }
+    if name != "attention_variation":
+        mitigations[Separator(every=2)] = True  # at 3 items, and at no other
+    for mitigation, is_active in mitigations.items():
+        found = function(model, **OF_TASKS[name], mitigation=mitigation)
+        told = found.provenance.mitigation
+        assert told == label(mitigation) + " (inactive)" * (not is_active)
+        assert told in repr(found)

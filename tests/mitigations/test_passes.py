@@ -235,6 +235,14 @@ def test_the_pattern_is_the_softmax_of_the_scaled_scores(family: Family) -> None
     assert not acts(model, AttentionTemperature(factor=1.0), TOKENS[0])
 
 
+def test_logits_that_are_no_number_in_both_passes_are_no_change() -> None:
+    model = tiny_model("llama", seed=1, fresh=True)
+    with torch.no_grad():
+        next(model.unembed.parameters())[0] = torch.nan
+    assert not acts(model, AttentionTemperature(factor=1.0), TOKENS[0])
+    assert acts(model, AttentionTemperature(factor=2.0), TOKENS[0])
+
+
 @dataclass(frozen=True)
 class Leaking(AttentionTemperature):
     """Puts a little weight on what comes after the query, or takes some from every row, behind the

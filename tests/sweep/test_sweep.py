@@ -2,15 +2,22 @@
 where.
 """
 
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+import torch
 
 import ostools as ost
+from ostools import hooks
 from ostools.measure.position import read_at
+from ostools.measure.swept import Cell
+from ostools.mitigations import Mitigation
 from ostools.sweep import Sweep, read_sweep, sweep_of
-from ostools.sweep.cells import keyed, measure, to_load
+from ostools.sweep.cells import MEASUREMENTS, keyed, measure, to_load
 from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import tiny_model
 
@@ -179,3 +186,39 @@ def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
         return
     for length, read in zip((2, 3), expected, strict=True):
         assert rows[rows["length"] == length]["position"].max() == len(read.ids) - 1
+
+
+@pytest.mark.parametrize("name", ["sensitivity", "bounds", "token-homogenization"])
+@pytest.mark.parametrize("mitigation", ["sliding-window:window=8", "separator:every=2"])
+def test_a_16_bit_cell_under_a_mitigation_is_the_measurement_under_it(
+    name: str, mitigation: str
+) -> None:
+    model = tiny_model("llama", seed=1, context=512, dtype=torch.bfloat16)
+    asked = {"tasks": "count-ones", "lengths": [4, 5], "mitigations": mitigation}
+    (cell,) = cells_of(sweep_of({**asked, "measurements": name}))
+    rows, provenance = measure(model, cell)
+    assert set(rows["status"]) == {"active"}
+    assert provenance.model["dtype"] == "bfloat16"
+    for question in ost.tasks.questions("count-ones", lengths=[4, 5]):
+        measurement: Any = MEASUREMENTS[name].function
+        theirs = measurement(model, question, mitigation=mitigation).frame
+        ours = rows[rows["length"] == question.length].reset_index(drop=True)
+        pd.testing.assert_frame_equal(ours[theirs.columns], theirs)
+
+
+@dataclass(frozen=True)
+class InSixteenBits(Mitigation):
+    def hooks(self, model: Any) -> Any:
+        is_narrow = next(model.parameters()).dtype == torch.bfloat16
+        return hooks.scale_scores(model, 2.0) if is_narrow else nullcontext()
+
+
+def test_what_acts_in_16_bits_alone_is_refused_of_a_cell_that_is_measured_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny_model("llama", seed=1, context=512, dtype=torch.bfloat16)
+    measured = {"tasks": "count-ones", "lengths": 4, "measurements": "sensitivity"}
+    (cell,) = cells_of(sweep_of(measured))
+    monkeypatch.setattr(Cell, "mitigated", InSixteenBits())
+    with pytest.raises(ost.InputError, match="changes nothing in float32, in which it is measured"):
+        measure(model, cell)

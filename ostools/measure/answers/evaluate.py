@@ -29,6 +29,7 @@ from ostools.measure.answers.probability import answer_room, words_first
 from ostools.measure.answers.reading import STOP, reader_of
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE
 from ostools.measure.position import answer_text
 from ostools.measure.swept import Swept
 from ostools.measure.task_prompt import (
@@ -132,6 +133,8 @@ def evaluate(
         grade=grade,
     )
     how |= {"lengths": length_list, "seeds": seed_list, "trained_length": longest}
+    if {row["status"] for row in rows} == {INACTIVE}:
+        how["status"] = INACTIVE
     if grade is not None:
         how["grade"] = grade_name(grade)
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
@@ -214,11 +217,11 @@ def _status(
     if mitigation is None:
         return "none"
     if task_prompt.rewritten:
-        return "active"
+        return ACTIVE
     read = torch.cat([task_prompt.prompt.ids, torch.tensor(answer.ids[:-1], dtype=torch.int64)])
     if len(read) not in acts_by_length:
         acts_by_length[len(read)] = mitigations.acts(model, mitigation, read)
-    return "active" if acts_by_length[len(read)] else "inactive"
+    return ACTIVE if acts_by_length[len(read)] else INACTIVE
 
 
 SWEPT = Swept(

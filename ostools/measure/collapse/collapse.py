@@ -26,10 +26,12 @@ from ostools.ground import (
     TransformerBridge,
     checked_lengths,
 )
+from ostools.measure.collapse.distances import REFERENCE
 from ostools.measure.collapse.prompt_sets import PromptSet, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import Collapse, from_rows
 from ostools.measure.collapse.run import CollapseRun
 from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import effect_entry
 from ostools.measure.passes.contexts import require_float64_views
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import reading
@@ -129,9 +131,14 @@ def collapse(
             "context": context_length(model),
         },
     }
+    is_rewritten = False
     if isinstance(pairs, RenderedPairs):
-        read = pairs.prompts((length_list[0], length_list[-1]), seed_list[0])
-        arguments["read_at"] = reading(model, list(read.values()))
+        is_rewritten = any(pairs.rewritten(length_list, seed) for seed in seed_list)
+        ends = (length_list[0], length_list[-1])
+        read = list(pairs.prompts(ends, seed_list[0]).values())
+        arguments |= {"read_at": reading(model, read), **read[0].task_prompt.prompt.provenance}
+    prompt_ids = [ids for prompts in sets for ids in prompts.prompts]
+    arguments |= effect_entry(model, acting, (REFERENCE, *precisions), prompt_ids, is_rewritten)
     longest = max((prompts.longest() for prompts in sets), key=len)
     described = Provenance.collect(model, longest, measurement="collapse", **arguments)
     rows, about = CollapseRun(model, sets, acting, kept_layers).rows(precisions, progress)

@@ -35,6 +35,7 @@ from ostools.models import EncodingOptions, Prompt, context_length, encode
 from ostools.models.tokenizer_calls import control_ids, lead, token_ids_of_each
 from ostools.models.tokens import fitted, require_chat, token_text, tokenizer_of
 from ostools.tasks import CollapseTask, Encoder, ItemsAs, Pair, RepeatedIds, Task
+from ostools.tasks.questions import question
 from ostools.tasks.repeats import TaskOfIds
 
 
@@ -184,6 +185,14 @@ class RenderedPairs(CollapseTask):
             for n in counts
         }
         return {n: read_at(model, prompt, self.position) for n, prompt in rendered.items()}
+
+    def rewritten(self, lengths: Sequence[int], seed: int) -> bool:
+        """Whether the mitigation changes the text of any of these pairs."""
+        form, mitigation = self.form, self.mitigation
+        return any(
+            question(form, n, seed=seed, mitigation=mitigation).rewritten
+            for n in sorted({*lengths, *(n + 1 for n in lengths)}, reverse=True)
+        )
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
         """The pairs at every length; `encoding` says how the texts are encoded, not the encoder."""

@@ -32,6 +32,7 @@ from ostools import tasks
 from ostools.ground import InputError, Lengths, Progress, TransformerBridge, checked_lengths, tell
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import effect_entry
 from ostools.measure.passes.batches import batching_of
 from ostools.measure.passes.contexts import captured_pass, require_float64_views
 from ostools.measure.passes.precisions import Precision
@@ -213,6 +214,7 @@ def attention_variation(
     require_float64_views("attention_variation", model)
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in checked]
     rows, route = _variation_of(model, sets, mitigation_object, progress)
+    prompt_ids = [ids for prompts in sets for ids in prompts.prompts]
     provenance = Provenance.collect(
         model,
         max((prompts.longest() for prompts in sets), key=len),
@@ -221,6 +223,7 @@ def attention_variation(
         items=pairs.items,
         bos=bos,
         mitigation=label(mitigation_object),
+        **effect_entry(model, mitigation_object, (PRECISION,), prompt_ids, rewritten=False),
         lengths=length_list,
         seeds=checked,
         dtype=PRECISION.name,

@@ -26,6 +26,7 @@ from ostools.ground import (
 )
 from ostools.measure.answers.prefilled import prefilled_prompts, running
 from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import effect_entry
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.position import ANSWER, Position, ReadPrompt, reading
 from ostools.measure.probes.scores import (
@@ -188,6 +189,7 @@ def probe(
         measurement="probe",
         **probe_task.names,
         **probe_task.described,
+        **probe_task.effect_entry(precisions),
         next_tokens=next_tokens,
         dtypes=[precision.name for precision in precisions],
         random_weights=random_weights,
@@ -259,6 +261,12 @@ class ProbeTask:
             (prompt.task_prompt.length, prompt.task_prompt.seed, texts[index])
             for prompt, index in zip(self.prompts, ids, strict=True)
         ]
+
+    def effect_entry(self, precisions: Iterable[Precision]) -> dict[str, Any]:
+        """The provenance's entry that says whether the mitigation did anything."""
+        is_rewritten = any(prompt.task_prompt.rewritten for prompt in self.prompts)
+        prompt_ids = [prompt.ids for prompt in self.prompts]
+        return effect_entry(self.model, self.mitigation, precisions, prompt_ids, is_rewritten)
 
     @property
     def names(self) -> dict[str, str]:

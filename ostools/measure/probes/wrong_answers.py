@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from ostools.ground import InputError
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import behind_all_blocks
 from ostools.measure.position import ANSWER
-from ostools.results import Frame
 from ostools.theory.statistics.intervals import wilson
 
 NONE_WRONG = "no answer is wrong"
@@ -58,11 +56,12 @@ class ErrorVerdict:
 
 def explain_wrong_answers(answers: Evaluation, pairs: Collapse) -> ErrorVerdict:
     """Say whether wrong answers fall where rounding hides n from n + 1: `explain_errors` of an
-    `ost.evaluate` and an `ost.collapse` of the same questions in one dtype that rounds.
+    `ost.evaluate` and an `ost.collapse` of the same questions, at y and in the dtype of the
+    answers.
 
     Raises `InputError` for results of two models, tasks, mitigations or seeds, of questions that
     were encoded in two ways, for worked examples (which a pair has not), for distances that were
-    not measured where the answer is predicted, and without one dtype that rounds.
+    not measured where the answer is predicted, or not in the dtype of the answers.
     """
     of_answers, of_pairs = _question_of(answers), _question_of(pairs)
     for name, value in of_answers.items():
@@ -81,29 +80,37 @@ def explain_wrong_answers(answers: Evaluation, pairs: Collapse) -> ErrorVerdict:
             f"explain_wrong_answers: expected distances at the token before the answer, found them "
             f"at {place!r}: leave `position` of collapse out"
         )
-    rounded: Frame = pairs.summary.dropna(subset=["hidden"])
-    if len(dtypes := rounded["dtype"].unique()) != 1:
-        raise InputError(
-            "explain_wrong_answers: expected pairs in one dtype that rounds, found "
-            f"{', '.join(dtypes) or 'float64'}: give collapse the dtype of the answers, such as "
-            "dtypes=['bfloat16']"
-        )
-    counts, rounded = answers.summary.set_index("length"), behind_all_blocks(rounded)
-    hidden = rounded["hidden"].astype(bool).groupby(rounded["length"]).all()
+    counts, hidden = answers.summary.set_index("length"), _hidden_at_y(answers, pairs)
     if not counts[["right", "wrong"]].to_numpy().any():
         return ErrorVerdict(UNTOLD, 0, 0, "no answer was read")
-    return explain_errors(counts["right"].to_dict(), counts["wrong"].to_dict(), hidden.to_dict())
+    return explain_errors(counts["right"].to_dict(), counts["wrong"].to_dict(), hidden)
+
+
+def _hidden_at_y(answers: Evaluation, pairs: Collapse) -> dict[int, bool]:
+    """Whether the pair is hidden, by length, at y and in the dtype of the answers."""
+    dtype = answers.provenance.model["dtype"]
+    by_dtype = {
+        curve.key["dtype"]: dict(zip(curve.lengths, curve.hidden, strict=True))
+        for curve in pairs.verdicts_over_seeds().values()
+        if curve.finite and curve.key["site"] == "y"
+    }
+    if dtype not in by_dtype:
+        raise InputError(
+            f"explain_wrong_answers: expected answers and pairs in one dtype that rounds, found "
+            f"{dtype} and {', '.join(by_dtype) or 'float64'}: give collapse the dtype of the "
+            "answers"
+        )
+    return by_dtype[dtype]
 
 
 def _question_of(result: Evaluation | Collapse) -> dict[str, object]:
     """What two results of the same questions have in common."""
     how, provenance = result.provenance.parameters, result.provenance
-    question = {name: how.get(name) for name in ("task", "mitigation", "seeds", "bos", "system")}
+    names = ("task", "mitigation", "seeds", "bos", "system", "thinking")
+    question = {name: how.get(name) for name in names}
     chat = how.get("read_at", how).get("chat")
-    thinks = how.get("thinking") in (True, "on")
-    edits = provenance.edits
     model = provenance.model.get("weight_hash")
-    return question | {"chat": chat, "thinking": thinks, "edits": edits, "model": model}
+    return question | {"chat": chat, "edits": provenance.edits, "model": model}
 
 
 def explain_errors(

@@ -159,7 +159,7 @@ class Arm:
         how: dict[str, Any] = {"dtypes": dtypes, "position": self.position, **self.encoding}
         how |= {"lengths": self.lengths, "seeds": self.seeds, "mitigation": self.mitigation}
         try:
-            return self._distance_rows(collapse(self.model, self.form, **how))
+            return self._distance_rows(collapse(self.model, self.form, **how), dtypes)
         except InputError as error:
             is_hooked = changes_pass(self.mitigation)
             if isinstance(error, OtherEndError) or (is_hooked and len(dtypes) == 1):
@@ -168,14 +168,15 @@ class Arm:
                 raise
             return pd.concat([self._distances([name]) for name in dtypes])
 
-    def _distance_rows(self, result: Collapse) -> Frame:
-        self.next_tokens += next_tokens(result)
+    def _distance_rows(self, result: Collapse, dtypes: Sequence[str]) -> Frame:
+        self.next_tokens = self.next_tokens or next_tokens(result)
         rounded: Frame = result.summary.rename(columns={"noise": "rounding"})
         rounded = rounded[rounded["dtype"] != "float64"].sort_values("dtype", kind="stable")
         exact = reference_at_y(result).assign(dtype="float64")
         names = ["dtype", "length", "seed", "distance", "rounding"]
         table: Frame = pd.concat([exact[names], rounded[names]])
-        table = table.rename(columns={"distance": "value"})
+        # Every collapse has float64 rows, whether they were asked of it or of another one.
+        table = table[table["dtype"].isin(dtypes)].rename(columns={"distance": "value"})
         effects = {name: self._pair_statuses(name) for name in table["dtype"].unique()}
         keys = table[["dtype", "length", "seed"]].itertuples(index=False)
         table[["status", "reason"]] = [effects[name][n, seed] for name, n, seed in keys]

@@ -35,7 +35,7 @@ from ostools.measure.position import ANSWER
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.arms import Arm, paired_rows
 from ostools.measure.study.verdicts import About
-from ostools.measure.task_prompt import Elicitation, elicitation_for
+from ostools.measure.task_prompt import CHAT, Elicitation, elicitation_for
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions
 from ostools.models.describe import metadata_of
@@ -153,6 +153,9 @@ def study(
     verdict_level = judging.corrected(level, count * len(measure_names))
     is_close, trained = "sensitivity" in measure_names, metadata_of(model).trained_lengths
     chat = encoding.get("chat")
+    how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, chat)
+    # Distances and sensitivity are of the question as it is asked: in the template, or not.
+    encoding |= {"chat": how_asked == CHAT}
     arm_of = partial(
         Arm,
         model,
@@ -162,7 +165,7 @@ def study(
         seeds=seeds_of(form, seeds),
         measures=measure_names,
         dtypes=[precision.name for precision in checked_precisions(dtypes)] if dtypes else [],
-        elicitation=elicitation_for(form, model.tokenizer, trained, elicitation, chat),
+        elicitation=how_asked,
         position=position or ANSWER,
         sensitivity_lengths=_spread(length_list, sensitivity_lengths) if is_close else [],
         encoding=encoding,

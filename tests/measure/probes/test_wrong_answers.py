@@ -1,11 +1,12 @@
 """The rule that says whether errors fall where collapse would put them."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import ostools as ost
+from ostools.measure.collapse.result import Collapse
 from ostools.measure.probes.wrong_answers import (
     HIDDEN,
     NONE_WRONG,
@@ -80,18 +81,25 @@ def test_lengths_without_a_distance_or_an_answer_do_not_count() -> None:
         explain_errors({1: 0, 3: 1}, {1: 0}, {1: True, 2: True})
 
 
-def test_answers_and_pairs_are_joined_by_length(embedded) -> None:
-    """By hand: wrong at 2 to 5, the pairs hidden at 4 and 5, so that 4 and 5 may be collapse."""
+@pytest.mark.parametrize("layers", [None, "all"])
+def test_answers_and_pairs_are_joined_by_length(embedded, layers: Literal["all"] | None) -> None:
+    """By hand: wrong at 2 to 5, the pairs hidden at 4 and 5, so that 4 and 5 may be collapse. What
+    is hidden in another dtype, or of v^(L), is not what the answers come from.
+    """
     lengths = range(2, 6)
     answers = ost.evaluate(embedded, "count-ones", lengths=lengths)
-    pairs = ost.collapse(embedded, "count-ones", lengths=lengths, dtypes=["bfloat16"])
+    pairs = ost.collapse(embedded, "count-ones", lengths=lengths, layers=layers)
     answers = replace(answers, summary=answers.summary.assign(right=0, wrong=1))
     frame = frame_of(pairs)
-    rounds = frame["length"].ge(4) & frame["dtype"].eq("bfloat16")
-    hidden = replace(pairs, frame=frame.assign(pair_noise=frame["pair_noise"].mask(rounds, 1e9)))
-    verdict = explain_wrong_answers(answers, hidden)
+
+    def noisy(rows: Any) -> Collapse:
+        return replace(pairs, frame=frame.assign(pair_noise=frame["pair_noise"].mask(rows, 1e9)))
+
+    rounds = frame["length"].ge(4) & frame["dtype"].eq("float32") & frame["site"].eq("y")
+    verdict = explain_wrong_answers(answers, noisy(rounds))
     assert (verdict.told_apart, verdict.hidden) == (2, 2)
-    assert explain_wrong_answers(answers, pairs).told_apart == 4
+    others = frame["dtype"].ne("float32") | frame["site"].ne("y")
+    assert explain_wrong_answers(answers, noisy(others)).told_apart == 4
     unread = replace(answers, summary=answers.summary.assign(wrong=0))
     assert "cannot be told: no answer was read" in explain_wrong_answers(unread, pairs).sentence
 
@@ -102,8 +110,11 @@ def test_answers_and_pairs_are_joined_by_length(embedded) -> None:
         ({"task": "copy-last"}, "of one task, found 'count-ones' and 'copy-last'"),
         ({"mitigation": "hint"}, "of one mitigation, found 'none' and 'hint'"),
         ({"position": "prompt-end"}, "at the token before the answer, found them at 'prompt-end'"),
-        ({"dtypes": ["float64"]}, "in one dtype that rounds, found float64"),
-        ({"dtypes": ["float32", "bfloat16"]}, "in one dtype that rounds, found float32, bfloat16"),
+        ({"dtypes": ["float64"]}, "in one dtype that rounds, found float32 and float64"),
+        (
+            {"dtypes": ["bfloat16", "int4-residual"]},
+            "in one dtype that rounds, found float32 and bfloat16, int4-residual: give",
+        ),
         ({"bos": False}, "of one bos, found None and False"),
     ],
 )
@@ -111,7 +122,7 @@ def test_answers_and_pairs_of_other_questions_are_refused(
     embedded, options: dict[str, Any], words: str
 ) -> None:
     answers = ost.evaluate(embedded, "count-ones", lengths=[2, 3])
-    asked: dict[str, Any] = {"task": "count-ones", "dtypes": ["bfloat16"], **options}
+    asked: dict[str, Any] = {"task": "count-ones", "dtypes": ["float32"], **options}
     pairs = ost.collapse(embedded, lengths=[2, 3], **asked)
     refused(words, explain_wrong_answers, answers, pairs)
 

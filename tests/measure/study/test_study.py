@@ -2,7 +2,8 @@
 refusals, the command.
 """
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from ostools.mitigations import (
     running,
 )
 from ostools.mitigations.passes import SlidingWindow
-from tests.checkpoints import tiny_model
+from tests.checkpoints import CHAT_TEMPLATE, tiny_model
 
 pytestmark = pytest.mark.slow  # a study is some dozens of measurements
 TASK = ost.tasks.AppendixTask("copy-last")
@@ -104,6 +105,27 @@ def test_distances_are_of_the_position_and_the_study_says_which(
     assert any(sentence.startswith("y is that of the") for sentence in found.findings())
 
 
+@pytest.mark.parametrize("elicitation", ["chat", "zero-shot", "few-shot"])
+def test_all_measures_ask_one_question_in_the_template_or_not(elicitation: Any) -> None:
+    chat_model = tiny_model("llama", seed=1, fresh=True, **SMALL)
+    tokenizer: Any = chat_model.tokenizer
+    tokenizer.chat_template = CHAT_TEMPLATE
+    is_chat = elicitation == "chat"
+    asked: dict[str, Any] = {"mitigations": [WIDE], "lengths": [2, 7], "sensitivity_lengths": 1}
+    found = ost.study(chat_model, TASK, dtypes=(), elicitation=elicitation, **asked)
+    pairs = ost.collapse(chat_model, TASK, lengths=[2, 7], dtypes=["float64"], chat=is_chat)
+    expected = pairs.summary["distance"].to_numpy()
+    baseline = rows(found, label(WIDE), "collapse_distance", "float64")["baseline"]
+    np.testing.assert_allclose(baseline, expected, rtol=1e-9)
+    posed = ost.measure.render_prompt(chat_model, TASK, 7, chat=is_chat)
+    prompt = read_at(chat_model, posed).prompt(chat_model)
+    norms: Any = ost.sensitivity(chat_model, prompt, linearisations="full").frame["operator_norm"]
+    at = list(ost.measure.carrier_positions(chat_model, posed))
+    close = rows(found, label(WIDE), "sensitivity")["baseline"][7]
+    assert close == pytest.approx(norms[at].mean(), rel=1e-6)
+    assert found.provenance.parameters["chat"] is is_chat
+
+
 def test_what_changed_nothing_is_inactive(found: Study) -> None:
     separator = rows(found, "separator", "correct")["status"].to_dict()
     assert separator == {2: "inactive", 3: "inactive", 7: "active"}
@@ -146,6 +168,39 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
             }
         assert set(rows(result, name, "collapse_distance", "bfloat16")["status"]) == {"active"}
         assert set(rows(result, name, "correct")["status"]) == {"active"}
+
+
+@dataclass(frozen=True)
+class LouderInSixteenBits(Mitigation):
+    """Scales the scores, and in bfloat16 the logits too, which `collapse` refuses."""
+
+    @contextmanager
+    def hooks(self, model: Any) -> Iterator[None]:
+        louder = model.unembed.register_forward_hook(lambda module, given, logits: 1.3 * logits)
+        if next(model.parameters()).dtype != torch.bfloat16:
+            louder.remove()
+        try:
+            with hooks.scale_scores(model, 1.5):
+                yield
+        finally:
+            louder.remove()
+
+
+def test_what_is_refused_in_one_dtype_leaves_the_others_their_numbers(
+    model: TransformerBridge,
+) -> None:
+    asked: dict[str, Any] = {"lengths": [2, 3], "measures": ["collapse"], "chat": False}
+    one_by_one = ["float32", "bfloat16", "bfloat16-kv"]
+    found = ost.study(model, TASK, mitigations=[LouderInSixteenBits()], dtypes=one_by_one, **asked)
+    scaled = ost.study(
+        model, TASK, mitigations=["attention-temperature:factor=1.5"], dtypes=one_by_one, **asked
+    )
+    frame: Any = found.frame.set_index(["dtype", "length"]).sort_index()
+    expected: Any = scaled.frame.set_index(["dtype", "length"]).sort_index()
+    assert frame.index.equals(expected.index)
+    is_refused = frame.index.get_level_values("dtype") == "bfloat16"
+    assert set(frame[is_refused]["status"]) == {"refused"}
+    np.testing.assert_allclose(frame["value"], expected["value"].mask(is_refused), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
