@@ -25,7 +25,7 @@ from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import LazyCast
 
-Made = TypeVar("Made")
+Shared = TypeVar("Shared")
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 
 
@@ -154,17 +154,19 @@ def shared_models() -> Iterator[None]:
         _SHARED.reset(token)
 
 
-def made_once(model: TransformerBridge, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+def made_once(
+    model: TransformerBridge, key: tuple[object, ...], make: Callable[[], Shared]
+) -> Shared:
     """What `make` gives; within `shared_models` what it gave before of that key and the same
     weights. Weights that were written to give another.
     """
-    shared = _SHARED.get()
-    if shared is None:
+    by_model = _SHARED.get()
+    if by_model is None:
         return make()
-    made, key = shared.setdefault(model, {}), (*key, describe(model).weight_hash)
-    if key not in made:
-        made[key] = make()
-    return made[key]
+    by_key, key = by_model.setdefault(model, {}), (*key, describe(model).weight_hash)
+    if key not in by_key:
+        by_key[key] = make()
+    return by_key[key]
 
 
 _EAGER, _WIDE_SCORES = "eager", "float32 scores"

@@ -2,8 +2,6 @@
 Hugging Face's.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -152,8 +150,7 @@ def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens, 
     for logits, pattern in seen[1:]:
         assert torch.equal(logits, seen[0][0])
         assert all(torch.equal(pattern[layer], seen[0][1][layer]) for layer in pattern)
-    far = torch.ones(9, 9).tril(-3).bool()
-    assert (seen[0][1][0][..., far] == 0).all()
+    assert (seen[0][1][0][..., torch.ones(9, 9).tril(-3).bool()] == 0).all()
     torch.testing.assert_close(
         seen[0][1][1].sum(-1), torch.full((2, 4, 9), 0.5, dtype=torch.float64)
     )

@@ -1,7 +1,5 @@
 """The identity of a model: complete, stable between loads, and new as soon as a weight is."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model, untrained_model, view_in
+from ostools.models.describe import made_once, shared_models
 from ostools.models.precision.casting import view_rounded
 from tests.checkpoints import (
     TWO_FAMILIES,
@@ -111,6 +110,25 @@ def test_a_model_on_the_meta_device() -> None:
     model.to("meta")
     with pytest.raises(InputError, match="a model with weights, found one on torch's meta device"):
         describe(model)
+
+
+def test_what_is_shared_is_made_once_of_the_same_weights_and_only_within_the_block() -> None:
+    model, other = tiny_model("llama", fresh=True), tiny_model("llama", seed=1)
+    made = iter(range(9))
+
+    def value(of: TransformerBridge = model, key: str = "view") -> int:
+        return made_once(of, (key,), lambda: next(made))
+
+    with shared_models():
+        assert [value(), value(), value(key="twin"), value(other), value()] == [0, 0, 1, 2, 0]
+        weight = model.blocks[0].mlp.out.weight
+        with torch.no_grad():
+            weight.mul_(2)
+        assert (value(), value()) == (3, 3)
+        with torch.no_grad():
+            weight.div_(2)
+        assert value() == 0
+    assert (value(), value()) == (4, 5)
 
 
 ROTATIONS: dict[str, dict[str, Any]] = {

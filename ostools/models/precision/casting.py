@@ -23,8 +23,8 @@ from ostools.ground import (
     NonFiniteError,
     TransformerBridge,
     checked_arguments,
+    chunk,
 )
-from ostools.ground.memory import chunk
 from ostools.hooks.register import FormatError, remove_observers
 from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored
 from ostools.models.describe import metadata_of, named_weights, remember, require_as_loaded
