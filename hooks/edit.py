@@ -269,10 +269,10 @@ def _with_every_key(
 
     def body(module: object, args: tuple[object, ...], options: dict[str, object]) -> None:
         for cache in (*args, *options.values()):
-            held = dict(enumerate(getattr(cache, "layers", ())))
+            by_layer = dict(enumerate(getattr(cache, "layers", ())))
             for layer in layers:
-                keys = getattr(held.get(layer), "keys", None)
-                if keys is not None and keys.shape[-2] != held[layer].get_seq_length():
+                keys = getattr(by_layer.get(layer), "keys", None)
+                if keys is not None and keys.shape[-2] != by_layer[layer].get_seq_length():
                     raise HookError(
                         f"{kind}: expected a key/value cache with each token that was read, found "
                         f"one of {keys.shape[-2]} keys in layer {layer} (transformers' own drops "

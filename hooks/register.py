@@ -16,6 +16,7 @@ threads.
 from __future__ import annotations
 
 import functools
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from itertools import count
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -54,8 +55,10 @@ _HOOK_POINTS = "transformer_lens.hook_points"
 _OF_EVERY_MODULE = tuple(
     f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
 )
-next_block: Callable[[], int] = count(1).__next__
-"""A number for one more with-block."""
+_next_number: Callable[[], int] = partial(secrets.randbits, 48)
+"""A number that no other with-block or hook has, in whatever process."""
+_FOREIGN: WeakKeyDictionary[Callable[..., object], int] = WeakKeyDictionary()
+"""The numbers of hooks of others, by the functions that torch calls."""
 
 
 class Order(IntEnum):
@@ -78,9 +81,10 @@ class Edit:
     """A change of the forward pass that is active now. `kind` says which function made it, and
     `where` on which hook.
 
-    `block` is the number of the with-block that it belongs to (0 for a foreign edit), `what` says
-    which part is changed and how, where that can be written. In words an edit has the one or the
-    other, so that two of one kind with different parameters are never taken for the same.
+    `block` is the number of the with-block that it belongs to (of a foreign edit that of the hook),
+    `what` says which part is changed and how, where that can be written. In words an edit has the
+    one or the other, so that two of one kind with different parameters are never taken for the
+    same, in one process or two.
     """
 
     kind: str
@@ -91,8 +95,7 @@ class Edit:
     def __str__(self) -> str:
         if self.what:
             return f"{self.kind} of {self.what} at {self.where}"
-        number = f" (with-block {self.block})" if self.block else ""
-        return f"{self.kind} at {self.where}{number}"
+        return f"{self.kind} at {self.where} (number {self.block:x})"
 
 
 @dataclass(eq=False)
@@ -155,7 +158,7 @@ def attached(
     raises `HookError` at the end of the block, unless the block is already raising something else.
     """
     attached_hooks: list[tuple[HookPoint, _AttachedHook]] = []
-    block = next_block()
+    block = _next_number()
     try:
         for point, body, order in placements:
             name = str(point.name)
@@ -188,7 +191,7 @@ def before_modules(
     What the body returns, if not None, takes the place of the arguments. `modules`: each by what an
     `Edit` calls it.
     """
-    block = next_block()
+    block = _next_number()
     try:
         for name, module in modules.items():
             edit = None if kind is None else Edit(kind, name, block)
@@ -267,13 +270,12 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
         if any(_registries(module))
         for edit in _edits_at(name, module)
     ]
-    if any(getattr(torch_module, name) for name in _OF_EVERY_MODULE):
-        edits.insert(0, Edit("foreign", "every module", 0))
-    return tuple(edits)
+    everywhere = (getattr(torch_module, name).values() for name in _OF_EVERY_MODULE)
+    return (*(_foreign(it, "every module") for it in chain(*everywhere)), *edits)
 
 
 def _edits_at(name: str, module: torch.nn.Module) -> list[Edit]:
-    """The edits at one module, one for all that are foreign."""
+    """The edits at one module, each once."""
     if isinstance(module, HookPoint):
         name = module.name or name  # as the table of sites writes it, not as modules happen to nest
     edits: list[Edit | None] = []
@@ -284,8 +286,17 @@ def _edits_at(name: str, module: torch.nn.Module) -> list[Edit]:
         if hook is not None:
             edits.append(hook.edit)
         elif not _libraries_own(function):
-            edits.append(Edit("foreign", name, 0))
+            edits.append(_foreign(function, name))
     return [edit for edit in dict.fromkeys(edits) if edit is not None]
+
+
+def _foreign(function: Callable[..., object], where: str) -> Edit:
+    """The edit of somebody else's hook, with the number that it has for as long as it stands."""
+    try:
+        number = _FOREIGN.setdefault(function, _next_number())
+    except TypeError:  # no weak reference or hash: another one each time it is asked for
+        number = _next_number()
+    return Edit("foreign", where, number)
 
 
 def _registries(module: torch.nn.Module) -> tuple[dict[int, Callable[..., object]], ...]:

@@ -27,9 +27,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ostools.explorer.views import ViewRequest, described
 from ostools.ground import METHOD_KINDS, InputError, TransformerBridge
-from ostools.hooks import HookError
-from ostools.measure import Attention, Attribution, Bounds, Sensitivity
+from ostools.hooks import HookError, active_edits, locked
+from ostools.measure import Attention, Attribution, Hops, Sensitivity
 from ostools.mitigations import MitigationError
+from ostools.models import describe
 from ostools.reporting.findings.sensitivity import certificate_words
 from ostools.reporting.page import page
 from ostools.reporting.page.page import stored_at
@@ -71,11 +72,17 @@ def code(request: ViewRequest, result: Result) -> str:
 
 def _kind(result: Result) -> str:
     """The kind of its numbers, in the words of every legend."""
-    if isinstance(result, Sensitivity):
-        return KINDS[METHOD_KINDS[str(result.frame["method"].iloc[0])]]
-    if isinstance(result, Bounds):
-        return ", ".join(KINDS[kind] for kind in result.frame["kind"].unique())
-    return "attention weights" if isinstance(result, Attention) else KINDS["measured"]
+    if isinstance(result, Attention):
+        return "attention weights"
+    frame = result.frame
+    kinds = ["measured"]
+    if isinstance(result, Hops):
+        kinds = ["estimated"] if result.is_estimated else kinds
+    elif "method" in frame:
+        kinds = [METHOD_KINDS[str(method)] for method in frame["method"].unique()]
+    elif "kind" in frame:
+        kinds = [str(kind) for kind in frame["kind"].unique()]
+    return ", ".join(KINDS[kind] for kind in dict.fromkeys(kinds))
 
 
 def _tokens(request: ViewRequest, result: Result) -> list[Values]:
@@ -175,7 +182,7 @@ class Runs:
         self.model = model
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer")
         self._closed = threading.Event()
-        self._recent: OrderedDict[tuple[str, str], Result] = OrderedDict()
+        self._recent: OrderedDict[tuple[object, ...], Result] = OrderedDict()
 
     async def answer_to(
         self,
@@ -212,11 +219,14 @@ class Runs:
                 raise Stopped
 
         report(0, 1)
-        # What decides the numbers: the call and its text. An attention has all heads.
-        key = (view_request.prompt, view_request.line)
-        result = self._recent.pop(key, None)
-        if result is None:
-            result = view_request.run(self.model, report)
+        with locked(self.model):
+            # What decides the numbers: the call, its text, and the model, which a notebook may
+            # change meanwhile. An attention has all heads.
+            model, edits = describe(self.model), active_edits(self.model)
+            key = (view_request.prompt, view_request.line, repr(model), edits)
+            result = self._recent.pop(key, None)
+            if result is None:
+                result = view_request.run(self.model, report)
         self._recent[key] = result
         while len(self._recent) > MOST_HELD:
             self._recent.popitem(last=False)

@@ -87,8 +87,8 @@ class Provenance:
     `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture,
     dtype, device, attention implementation, ...), empty where there is none; `parameters` the
     arguments of the measurement, `token_ids` the prompt as the model saw it, `edits` the edits of
-    the forward pass that were active, each in words, with the number of its with-block in this
-    process where words do not say what it does.
+    the forward pass that were active, each in words, with the number of its with-block or hook,
+    which no other has in whatever process, where words do not say what it does.
     `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits, and within
     what the same command agrees under others (`AGREES_WITHIN`); empty in files that were written
     before it was noted.

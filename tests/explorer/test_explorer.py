@@ -60,8 +60,10 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
         page, "attention", chart=False
     )
     assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, logit="1") == {}
-    kinds = [ask(page, name)["kind"] for name in ("full", "sketch-full", "attention", "bounds")]
-    assert kinds == ["measured", "estimated", "attention weights", "certified bound"]
+    names = ("full", "sketch-full", "attention", "bounds", "hops", "influence-by-distance")
+    kinds = [ask(page, name, chart=False)["kind"] for name in names]
+    assert kinds[:4] == ["measured", "estimated", "attention weights", "certified bound"]
+    assert kinds[4:] == ["estimated", "estimated"]
 
 
 def test_a_hostile_prompt_is_text(page: TestClient) -> None:
@@ -262,3 +264,31 @@ def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(
             ]
         ]
         assert shown == pytest.approx(weights.tolist(), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_result_is_held_for_the_model_that_it_is_of() -> None:
+    """A notebook changes weights, and puts hooks on the model, while the page is open."""
+    model = load_model("embedded", device="cpu")
+    runs = Runs(model)
+    page = TestClient(application(runs, ""), base_url=HERE)
+
+    def shown() -> list[float]:
+        measured = ost.sensitivity(model, PROMPT, method="sketch", cotangents=COTANGENTS)
+        norms = measured.frame.query("linearisation == 'full'")["frobenius_norm"].tolist()
+        for _ in range(2):
+            tokens = ask(page, "sketch-full", chart=False)["tokens"]
+            assert [token["value"] for token in tokens] == norms
+        return norms
+
+    states = [shown()]
+    original: Any = model.original_model
+    original.model.layers[0].self_attn.o_proj.weight.mul_(3)
+    states.append(shown())
+    for factor in (2.0, 3.0):
+        handle = model.blocks[1].register_forward_hook(lambda *it, by=factor: it[2] * by)
+        states.append(shown())
+        handle.remove()
+    assert shown() == states[1]
+    assert len({tuple(state) for state in states}) == len(states) == len(runs._recent)
+    runs.close()

@@ -2,6 +2,8 @@
 Hugging Face's.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -179,11 +181,13 @@ def test_hooks_of_others_are_reported(model: TransformerBridge) -> None:
         lambda: every_module.register_module_forward_pre_hook(lambda module, args: None),
         lambda: every_module.register_module_full_backward_hook(lambda module, before, after: None),
     ]
+    numbers: set[int] = set()
     for place in places:
         handle = place()
-        assert [(active.kind, active.block) for active in hooks.active_edits(model)] == [
-            ("foreign", 0)
-        ]
+        (edit,) = hooks.active_edits(model)
+        assert edit.kind == "foreign"
+        assert hooks.active_edits(model) == (edit,)
+        numbers.add(edit.block)
         handle.remove()
     directions: list[tuple[Literal["fwd", "bwd"], list[Any]]] = [
         ("fwd", point.fwd_hooks),
@@ -191,12 +195,36 @@ def test_hooks_of_others_are_reported(model: TransformerBridge) -> None:
     ]
     for direction, kept in directions:
         theirs = point.add_hook(lambda tensor, hook: tensor * 5, dir=direction)
-        assert [(active.kind, active.block) for active in hooks.active_edits(model)] == [
-            ("foreign", 0)
-        ]
+        (edit,) = hooks.active_edits(model)
+        assert edit.kind == "foreign"
+        numbers.add(edit.block)
         theirs.hook.remove()
         kept.clear()
     assert hooks.active_edits(model) == ()
+    assert len(numbers) == len(places) + len(directions)  # no two are taken for the same
+
+
+_OF_A_PROCESS = """
+from ostools import hooks
+from tests.checkpoints import tiny_model
+model = tiny_model("llama")
+with hooks.replace_pattern(model, lambda pattern, layer: pattern, layers=[0]):
+    model.blocks[1].register_forward_hook(lambda module, args, output: None)
+    print(*hooks.active_edits(model), sep="\\n")
+    model(__import__("torch").tensor([[7, 8]]))
+"""
+
+
+@pytest.mark.slow
+def test_edits_of_two_processes_are_never_the_same() -> None:
+    first, second = (
+        subprocess.check_output([sys.executable, "-c", _OF_A_PROCESS], text=True).splitlines()[-2:]
+        for _ in range(2)
+    )
+    assert len({*first, *second}) == 4
+    kinds = [[edit.partition(" (number ")[0] for edit in edits] for edits in (first, second)]
+    assert kinds[0] == kinds[1]
+    assert [kind.split()[0] for kind in kinds[0]] == ["replace_pattern", "foreign"]
 
 
 def test_a_masked_key_stays_masked_under_any_factor(

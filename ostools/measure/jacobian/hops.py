@@ -85,6 +85,12 @@ class Hops(Result):
         return frame[frame["share"].notna()]
 
     @property
+    def is_estimated(self) -> bool:
+        """Whether norms and shares are of fewer drawn rows than y_n has numbers."""
+        frame: Frame = self.frame
+        return bool((frame["frobenius_lower"] < frame["frobenius_upper"]).any())
+
+    @property
     def summary(self) -> pd.DataFrame:
         """Medians over the tokens before the last that reach it, by hops: share, and relative size
         ||J^(h)|| / ||J||.

@@ -160,10 +160,9 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     differ = [
         word for name, word in _SAME.items() if first.model.get(name) != second.model.get(name)
     ]
-    if first.edits != second.edits:  # the number of a with-block does not say what an edit does
-        words = [
-            [edit.partition(" (with-block ")[0] for edit in run.edits] for run in (first, second)
-        ]
+    # A number does not say what an edit does, and a hook of somebody else may do another thing now.
+    if first.edits != second.edits or any(edit.startswith("foreign") for edit in first.edits):
+        words = [[edit.partition(" (number ")[0] for edit in run.edits] for run in (first, second)]
         perhaps = "perhaps edits, of which words do not say what they do"
         differ.append(perhaps if words[0] == words[1] else "edits")
     names = [provenance.mitigation or NONE for provenance in (first, second)]

@@ -36,9 +36,9 @@ from ostools.results import Chart, Frame, Looks, frame_of
 
 _SUBJECTS = {TEXT: "text", "shuffled": "its tokens shuffled", "untrained": "random weights"}
 _HUES = {"text": "full", "its tokens shuffled": "frozen", "random weights": "none"}
-_MEASURED, _FITTED = "measured", "predicted"
+_MEDIAN, _FITTED = "median", "predicted"
 _DASHES = {
-    _MEASURED: ("median, with its quartiles", [1, 0]),
+    _MEDIAN: ("median, with its quartiles", [1, 0]),
     _FITTED: ("γ + β (r + 1)^-p", theme.DASHES["predicted"]),
 }
 
@@ -49,7 +49,7 @@ def distance_chart(result: InfluenceByDistance) -> Chart:
     """
     medians: Frame = result.by_distance
     measured = medians[["distance", "low", "high"]].assign(
-        series=medians["source"].map(_SUBJECTS), quantity=_MEASURED, value=medians["median"]
+        series=medians["source"].map(_SUBJECTS), quantity=_MEDIAN, value=medians["median"]
     )
     laws: Frame = result.laws
     laws = laws[(laws["from_distance"] == 0) & laws["p"].notna()]
@@ -218,10 +218,12 @@ def hops_findings(result: Hops) -> list[str]:
     spread = spread[spread["position"] < result.frame["position"].max()]["cancellation"]
     if spread.empty:
         return ["No token before the last reaches it."]
+    rows, are_estimates = result.provenance.parameters["cotangents"], result.is_estimated
+    source = f" (estimated from {rows} random rows)" if are_estimates else ""
     return [
-        f"Of the frozen derivative's ||J||², in the median over {len(spread)} tokens before the "
-        f"last that reach it: {', '.join(shares)}.",
-        f"The sizes of the parts add up to {number(float(spread.median()))} times the size of "
-        f"their sum in the median, {number(float(spread.max()))} times at most: what is above 1 "
-        "cancels.",
+        f"Of the frozen derivative's ||J||²{source}, in the median over {len(spread)} tokens "
+        f"before the last that reach it: {', '.join(shares)}.",
+        f"The sizes of the parts{' (estimated)' if are_estimates else ''} add up to "
+        f"{number(float(spread.median()))} times the size of their sum in the median, "
+        f"{number(float(spread.max()))} times at most: what is above 1 cancels.",
     ]

@@ -183,6 +183,7 @@ def distance_findings(result: InfluenceByDistance) -> list[str]:
     )
     falls = (
         f"At distance {int(farthest['distance'])} a token moves y_j by "
+        f"{'an estimated ' if 'estimated' in set(result.frame['kind']) else ''}"
         f"{number(farthest['median'])} of what the token itself does, in the median."
     )
     if pd.isna(text["p"]):

@@ -2,6 +2,7 @@
 pair, and the fit.
 """
 
+import json
 from typing import Any
 
 import numpy as np
@@ -177,3 +178,14 @@ def test_refusals() -> None:
         ost.InputError, match="found pairs twice: rows of several texts have one number"
     ):
         type(result).of(pd.concat([result.frame, result.frame]), result.provenance)
+
+
+@pytest.mark.parametrize("method", ["exact", "sketch"])
+def test_an_estimate_is_told_as_one(method: Any) -> None:
+    model = tiny_model("llama")
+    result = ost.influence_by_distance(model, "The cat sat on the mat", method=method)
+    kind = {"exact": "measured", "sketch": "estimated"}[method]
+    assert set(result.frame["kind"]) == {kind}
+    assert ("estimated" in result.findings()[0]) == (kind == "estimated")
+    # A tooltip says what a point is, the median, and not that it was measured.
+    assert '"measured"' not in json.dumps(result.plot().to_dict())

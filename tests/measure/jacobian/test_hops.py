@@ -131,3 +131,12 @@ def test_what_may_move_between_positions_outside_of_the_heads_is_refused(site: s
         ),
     ):
         ost.measure.hops(model, ost.Prompt.from_ids(model, IDS))
+
+
+@pytest.mark.parametrize("cotangents", [32, 31])
+def test_a_share_of_drawn_rows_is_told_as_an_estimate(cotangents: int) -> None:
+    """All 32 rows of y_n give the number itself, and fewer an estimate of it."""
+    result = ost.measure.hops(tiny_model("llama"), "The cat sat on the mat", cotangents=cotangents)
+    assert result.is_estimated == (cotangents < 32)
+    for sentence in result.findings():
+        assert ("estimated" in sentence) == (cotangents < 32)

@@ -11,6 +11,7 @@ import ostools as ost
 from ostools import hooks
 from ostools.ground.lens import TransformerBridge
 from ostools.measure import Bounds, Comparison, Sensitivity
+from ostools.measure.profiles.compare import require_same_run
 from ostools.results import Provenance
 from tests.checkpoints import refused
 from tests.reporting.made import made_paths, made_sensitivity
@@ -175,6 +176,27 @@ def test_two_heads_taken_out_are_two_edits(embedded: TransformerBridge) -> None:
     first, second, again = results
     assert ost.compare(first, second).provenance.parameters["differ"] == ["edits"]
     assert "edits" not in ost.compare(second, again).provenance.parameters["differ"]
+
+
+def test_a_hook_of_somebody_else_may_be_another(embedded: TransformerBridge) -> None:
+    """Nothing is known of what it does, also where it is the same one."""
+    edits = []
+    for factor in (1.0, 0.5):
+        handle = embedded.blocks[1].register_forward_hook(lambda *it, by=factor: it[2] * by)
+        edits += [tuple(map(str, hooks.active_edits(embedded))) for _ in range(2)]
+        handle.remove()
+    assert edits[0] == edits[1] != edits[2] == edits[3]
+    one = profile()
+    first, again, second, _ = (
+        replace(one, provenance=replace(one.provenance, edits=it)) for it in edits
+    )
+    for other in (again, second):
+        assert ost.compare(first, other).provenance.parameters["differ"] == [
+            "perhaps edits, of which words do not say what they do"
+        ]
+    require_same_run("compare", first.provenance, again.provenance, "the path sum")
+    with pytest.raises(ost.InputError, match="under different edits of the forward pass"):
+        require_same_run("compare", first.provenance, second.provenance, "the path sum")
 
 
 def test_what_is_not_the_same_quantity_is_refused() -> None:
