@@ -18,7 +18,7 @@ The right line after a prompt, and where in it the answer begins, are found in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -183,6 +183,13 @@ def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str
         "numeric": form.numeric,
         "reasons": first.task_prompt.reasons,
     }
+
+
+def read_entry(model: TransformerBridge, prompts: Iterable[ReadPrompt | None]) -> dict[str, object]:
+    """The provenance's `read_at` of the task's questions among these; nothing where there is
+    none."""
+    reads = [prompt for prompt in prompts if prompt]
+    return {"read_at": reading(model, reads)} if reads else {}
 
 
 def answer_text(task_prompt: TaskPrompt) -> str:

@@ -18,6 +18,7 @@ from ostools.measure.collapse.result import next_tokens
 from ostools.measure.position import POSITIONS, Position, read_at
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.models.tokenizer_calls import token_text
+from ostools.reporting.findings import where_read
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, PairsOfIds, questions, task
 from tests.checkpoints import refused, tiny_model
@@ -98,14 +99,25 @@ def test_every_measurement_reads_the_same_token(
     sensitivity = ost.sensitivity(model, question, linearisations="full", method="sketch", **asked)
     attention = ost.attention(model, question, **asked)
     collapse = ost.collapse(model, form, lengths=[5], dtypes=["float32"], **asked)
-    for result in (sensitivity, attention):
+    heads = ost.measure.head_scores(model, question, **asked)
+    for result in (sensitivity, attention, heads):
         assert result.provenance.token_ids == expected.ids
+    weights: Any = attention.frame.query("position == 0")["weight"]
+    scores: Any = heads.frame["last_to_first"]
+    assert scores.tolist() == pytest.approx(weights.tolist(), abs=1e-6)
     said = {
         name: result.provenance.parameters["read_at"]
-        for name, result in (("s", sensitivity), ("a", attention))
+        for name, result in (("s", sensitivity), ("a", attention), ("h", heads))
     }
+    if position != "last-item":
+        begun = {"prefilled": position == "answer", "targets": [(0, 0)], "measures": "collapse"}
+        ablation: Any = ost.ablation(model, form, lengths=[5], **begun)
+        assert ablation.provenance.token_ids == expected.ids
+        assert ablation.provenance.parameters["read_at"] == said["s"]
+        assert where_read({"read_at": said["s"]}) in ablation.findings()
+    assert where_read({"read_at": said["s"]}) in heads.findings()
     said["c"] = collapse.provenance.parameters["read_at"]
-    assert said["s"] == said["a"] == said["c"]
+    assert said["s"] == said["a"] == said["c"] == said["h"]
     tokens = {
         tuple(result.provenance.parameters["next_tokens"]) for result in (sensitivity, attention)
     }

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import attrgetter
 from typing import Any, ClassVar, Unpack
 
 import pandas as pd
@@ -49,6 +50,7 @@ from ostools.measure.ablation.questions import (
 from ostools.measure.first_order import agreement_table
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
+from ostools.measure.position import read_entry
 from ostools.measure.prompts import as_prompt
 from ostools.models import EncodingOptions, Prompt
 from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earlier_version
@@ -156,7 +158,8 @@ def ablation(
         logit: the answer's token, or two for the difference of their logits. None: a task's right
             line.
         prefilled: whether the right answer's line, up to the answer itself, is put after the
-            prompt: y_n is then the token from which the answer is read.
+            prompt: y_n is then the token from which the answer is read (position "answer" of
+            `collapse`), and else the last token of the prompt ("prompt-end").
         progress: called as progress(done, total) after each part.
 
     How a task's prompts are encoded: `EncodingOptions`.
@@ -204,6 +207,7 @@ def ablation(
         logit=logit,
         **encoding,
         computed_in=str(next(work.parameters()).dtype).removeprefix("torch."),
+        **read_entry(model, map(attrgetter("read"), ablated)),
     )
     rows = []
     with torch.inference_mode(False), true_arithmetic(work):

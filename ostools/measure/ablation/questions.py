@@ -25,8 +25,8 @@ from ostools.ground import InputError, TransformerBridge
 from ostools.hooks import Edge, Head, Sublayer
 from ostools.measure.answers.probability import line_ends, line_log_probability
 from ostools.measure.passes.output import logit_ids
-from ostools.measure.position import ANSWER, PROMPT_END, answer_text, line_ids, read_at
-from ostools.measure.task_prompt import TaskPrompt, render_prompt
+from ostools.measure.position import ANSWER, PROMPT_END, ReadPrompt, answer_text, line_ids, read_at
+from ostools.measure.task_prompt import render_prompt
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.tokens import fitted
 from ostools.tasks import Task, label
@@ -134,13 +134,15 @@ def _last_token(model: TransformerBridge, ids: Ids) -> Float[Tensor, " d_model"]
 
 @dataclass(frozen=True)
 class AblatedPrompt:
-    """A prompt with the measures on it. `prompt`: the tokens whose last one is read."""
+    """A prompt with the measures on it. `prompt`: the tokens whose last one is read; `read`: of a
+    task's question, where that is."""
 
     task: str
     length: int | None
     seed: int | None
     prompt: Ids
     measures: Mapping[str, ScalarMeasure]
+    read: ReadPrompt | None = None
 
 
 def of_task(
@@ -163,13 +165,14 @@ def of_task(
             "prompt, found one with which the "
             "model thinks first: ask without it, chat=False"
         )
-    prompt, answer = _split(model, task_prompt, prefilled)
+    read = read_at(model, task_prompt, ANSWER if prefilled else PROMPT_END)
+    prompt, answer = _split(model, read)
     extended = prompt
     if "collapse" in names:
         longer = render_prompt(model, task, length + 1, seed=seed, **encoding)
-        extended, _ = _split(model, longer, prefilled)
+        extended, _ = _split(model, read_at(model, longer, read.position))
     measures = {name: _measure(model, name, prompt, extended, answer, logit) for name in names}
-    return AblatedPrompt(label(task), length, seed, prompt, measures)
+    return AblatedPrompt(label(task), length, seed, prompt, measures, read)
 
 
 def of_prompt(
@@ -204,10 +207,10 @@ def _measure(
     return log_probability(prompt, _tensor(model, ids), None)
 
 
-def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
+def _split(model: TransformerBridge, read: ReadPrompt) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
-    read = read_at(model, task_prompt, ANSWER if prefilled else PROMPT_END)
-    answer = read.answer or line_ids(model, task_prompt.prompt, answer_text(task_prompt))
+    form = read.task_prompt
+    answer = read.answer or line_ids(model, form.prompt, answer_text(form))
     Prompt.from_ids(model, (*read.ids, *answer))  # refused here where it is beyond the context
     return _tensor(model, read.ids), _tensor(model, answer)
 

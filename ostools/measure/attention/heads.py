@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ostools.ground import InputError, TransformerBridge
+from ostools.ground import InputError, Position, TransformerBridge
 from ostools.hooks.precision import hidden
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import captured_pass
-from ostools.measure.position import PROMPT_END
+from ostools.measure.position import read_entry
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
@@ -90,6 +90,7 @@ def head_scores(
     model: TransformerBridge,
     prompts: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> HeadScores:
@@ -98,6 +99,8 @@ def head_scores(
     Args:
         prompts: texts, prompts, or a task's questions (`ost.tasks.questions`). A question knows the
             tokens that carry its answer.
+        position: where a task's question is read, as in `collapse`. It is the last token of the
+            patterns.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
             rewrites, and the patterns are those under its hooks. It has to change every prompt, or
             a logit of it, or it is refused.
@@ -107,7 +110,7 @@ def head_scores(
     """
     is_one = isinstance(prompts, str | Prompt | Question)
     listed = [prompts] if is_one else prompts
-    mitigated = MitigatedPrompts.of("head_scores", model, listed, mitigation, PROMPT_END)
+    mitigated = MitigatedPrompts.of("head_scores", model, listed, mitigation, position)
     inputs = [
         read.task_prompt if read else raw
         for raw, read in zip(listed, mitigated.questions, strict=True)
@@ -117,6 +120,7 @@ def head_scores(
         "threshold": SINK,
         **mitigated.provenance_entry,
         **_in_common([prompt.provenance for prompt in mitigated.prompts]),
+        **read_entry(model, mitigated.questions),
     }
     ids = tuple(mitigated.prompt.ids.tolist()) if len(listed) == 1 else None
     provenance = Provenance.collect(model, ids, **parameters)

@@ -43,8 +43,8 @@ _SUBJECTS = {
 
 
 def ablation_findings(result: Ablation) -> list[str]:
-    """The greatest real effects; and whether first order may be believed, on each prompt and
-    quantity, what is not believed first.
+    """The greatest real effects; whether first order may be believed, on each prompt and quantity,
+    what is not believed first; and where a task's questions were read.
     """
     rows = result.agreement.sort_values("believed", kind="stable").to_dict("records")
     beliefs = [f"First order of {_subject(row)} is {row['words']}." for row in rows]
@@ -53,7 +53,8 @@ def ablation_findings(result: Ablation) -> list[str]:
         f"that of {row['target']}, {row['effect']:+.3g} (predicted {row['predicted_effect']:+.3g})."
         for row in result.top(1).to_dict("records")
     ]
-    return [*effects[: MOST // 2], *beliefs[: MOST // 2]]
+    where = where_read(result.provenance.parameters)
+    return present(*effects[: MOST // 2], *beliefs[: MOST // 2], where)
 
 
 def _subject(row: Mapping[Hashable, Any]) -> str:

@@ -21,7 +21,7 @@ from ostools.measure import (
 from ostools.measure.attention.heads import SINK
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
-from ostools.reporting.findings import MOST, present
+from ostools.reporting.findings import MOST, present, where_read
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
 from ostools.results import Column, Frame, frame_of
 
@@ -93,12 +93,13 @@ def head_scores_findings(result: HeadScores) -> list[str]:
     """Number of heads that are sinks, and the head that looks the most at the previous token."""
     summary: Frame = result.summary
     best = summary.loc[summary["previous_token"].idxmax()]
-    return [
+    return present(
+        where_read(result.provenance.parameters),
         f"{int((summary['first_token'] > SINK).sum())} of {len(summary)} heads are sinks: their "
         f"mean weight on the first token is above {SINK:g}.",
         f"Layer {int(best['layer'])}, head {int(best['head'])} looks the most at the previous "
         f"token: mean weight {best['previous_token']:.2f}.",
-    ]
+    )
 
 
 def attribution_findings(result: Attribution) -> list[str]:
