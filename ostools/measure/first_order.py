@@ -3,7 +3,8 @@ predicted to first order beside the real ones.
 
 By rules that were fixed before anything was measured. An order is right from a rank correlation of
 `RIGHT_RANK` on, over at least `FEWEST` things. A size is right within a factor of `RIGHT_FACTOR`,
-of a form in the median over tokens. A form without a scale is held to its order alone.
+of a form in the median over the tokens
+that reach y. A form without a scale is held to its order alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from jaxtyping import Float
 
 from ostools.ground import factor
 from ostools.results import Frame
-from ostools.theory.profiles import rank_correlation
+from ostools.theory.profiles import acting, rank_correlation
 
 RIGHT_RANK, RIGHT_FACTOR, FEWEST = 0.9, 2.0, 8
 GREATEST = 3
@@ -50,13 +51,21 @@ def first_order_agreement(
 ) -> dict[str, object]:
     """How well first order predicted the real effects of parts that are called `names`.
 
-    parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of
-    those same_sign (the share whose two effects have the same sign) and within_factor_2 (the share
-    whose prediction is between half and twice the real effect); believed and words (whether first
-    order may be believed, by the rules above: the order of all
-    parts, and sign and size of each of the three greatest real effects); largest, largest_predicted
+    Of the parts with an effect, real or predicted: one that is exactly 0 on both sides could not
+    act (a patch before the tokens that differ), and is no evidence.
+
+    parts (so many); spearman (rank correlation of the two); moved (parts whose real effect is not
+    0), and of those same_sign (the share whose two effects have the same sign) and within_factor_2
+    (the share whose prediction is between half and twice the real effect); believed and words
+    (whether first order may be believed, by the rules above: the order of all parts, and sign and
+    size of each of the three greatest real effects); largest, largest_predicted
     (the parts with the greatest real and predicted effect, by size).
     """
+    largest, largest_predicted = (
+        str(names[int(np.abs(effects).argmax())]) for effects in (real, predicted)
+    )
+    acts = (real != 0) | (predicted != 0)
+    real, predicted = real[acts], predicted[acts]
     changed = real != 0
     factor = predicted[changed] / real[changed]
     order = np.abs(real).argsort()[::-1]
@@ -67,7 +76,7 @@ def first_order_agreement(
     off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
     size = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
     rank = rank_correlation(real, predicted)
-    verdict = judged(rank, off, f"{len(real)} parts", len(real), size=size)
+    verdict = judged(rank, off, f"{len(real)} parts with an effect", len(real), size=size)
     return {
         "parts": len(real),
         "spearman": rank,
@@ -76,16 +85,16 @@ def first_order_agreement(
         "within_factor_2": ((factor >= 0.5) & (factor <= 2)).mean() if len(factor) else np.nan,
         "believed": verdict.believed,
         "words": verdict.words,
-        "largest": str(names[int(np.abs(real).argmax())]),
-        "largest_predicted": str(names[int(np.abs(predicted).argmax())]),
+        "largest": largest,
+        "largest_predicted": largest_predicted,
     }
 
 
 @dataclass(frozen=True)
 class Belief:
     """Verdict on one form on one prompt. `believed`: None where it could not be tested. `spearman`:
-    rank correlation with the norms. `log10_off`: median over tokens of log10(value / norm), 0
-    inside the norm's interval; NaN of a form without a scale.
+    rank correlation with the norms. `log10_off`: median over the tokens that reach y (value or norm
+    is not 0) of log10(value / norm), 0 inside the norm's interval; NaN of a form without a scale.
     `words`: the verdict with its reason, as charts and tables show it."""
 
     believed: bool | None
@@ -104,18 +113,18 @@ class Belief:
 
 def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled: bool) -> Belief:
     """Verdict on the values of a form beside norms with their intervals (exact norms: both limits
-    are the norm).
+    are the norm), over the tokens that reach y.
     """
-    ratio = log10_ratio(value, np.clip(value, lower, upper))
-    off = float(np.median(ratio)) if scaled else math.nan
-    what = f"{len(value)} tokens"
+    in_reach = acting(value, upper)
+    value, norm, lower, upper = (column[in_reach] for column in (value, norm, lower, upper))
+    ratio = pd.Series(log10_ratio(value, np.clip(value, lower, upper)))
+    off = float(ratio.median()) if scaled else math.nan
+    what = f"{len(value)} tokens that reach y"
     return judged(rank_correlation(value, norm), off, what, len(value), scaled=scaled)
 
 
 def log10_ratio(value: Values, measured: Values) -> Values:
-    """log10(value / measured), 0 where both are the same (both exactly 0 too), infinite beside a
-    single 0.
-    """
+    """log10(value / measured), 0 where both are the same, infinite beside a single 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log10(value) - np.log10(measured)
     return np.where(value == measured, 0.0, ratio)
