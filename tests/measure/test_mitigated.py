@@ -22,7 +22,6 @@ from ostools.mitigations import (
     compose,
     label,
 )
-from ostools.mitigations.passes import AttentionTemperature
 from ostools.results import Result, frame_of
 from ostools.tasks.questions import question
 from tests.checkpoints import CHAT_TEMPLATE, refused, tiny_model
@@ -238,8 +237,8 @@ def test_what_acts_on_no_prompt_of_a_task_is_called_inactive(name: str) -> None:
     model, function = model_of(), getattr(ost.measure, name)
     mitigations: dict[Any, bool] = {
         SlidingWindow(400): False,
-        AttentionTemperature(1.0): False,
-        compose(SlidingWindow(400), AttentionTemperature(2.0)): True,
+        ost.mitigations.AttentionTemperature(1.0): False,
+        compose(SlidingWindow(400), ost.mitigations.AttentionTemperature(2.0)): True,
     }
     if name != "attention_variation":
         mitigations[Separator(every=2)] = True  # at 3 items, and at no other

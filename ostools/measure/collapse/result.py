@@ -96,10 +96,11 @@ class Collapse(Result):
 
     def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
         """The float64 distance and relative of that pair, weights as given, by length; the mean
-        over seeds.
+        over the seeds (or texts) that have every length: over others it would differ in them too.
         """
         rows: Any = self.reference
-        rows = rows[(rows["pair"] == pair) & (rows["site"] == site)]
+        complete = rows["seed"].isin(seeds_of_every_length(self))
+        rows = rows[(rows["pair"] == pair) & (rows["site"] == site) & complete]
         return rows.groupby("length")[["distance", "relative"]].mean().sort_index()
 
     @property
@@ -201,6 +202,12 @@ class Collapse(Result):
         from ostools.reporting.findings.collapse import collapse_findings
 
         return collapse_findings(self)
+
+
+def seeds_of_every_length(result: Collapse) -> list[int]:
+    """The seeds that have every length; a short text of a sweep has not."""
+    lengths = frame_of(result).groupby("seed")["length"].nunique()
+    return lengths.index[lengths == frame_of(result)["length"].nunique()].tolist()
 
 
 def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:

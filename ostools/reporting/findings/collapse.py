@@ -17,7 +17,12 @@ from itertools import pairwise
 
 from ostools.ground import number, ratio
 from ostools.measure import Collapse
-from ostools.measure.collapse.result import FITTED_FROM, exact_from, next_tokens
+from ostools.measure.collapse.result import (
+    FITTED_FROM,
+    exact_from,
+    next_tokens,
+    seeds_of_every_length,
+)
 from ostools.measure.collapse.verdicts import (
     OVERFLOWS,
     UNDECIDED,
@@ -213,11 +218,15 @@ def _evenly_spread(lengths: list[int]) -> list[int]:
 def _fall(result: Collapse) -> str:
     """How the distance goes with the length, and by which law."""
     curve, change, trend = _trend(result)
-    pair = main_pair(result)
+    pair, complete = main_pair(result), len(seeds_of_every_length(result))
+    if not complete:
+        return "Whether the distance falls was not tested: no text has every length."
     exact = exact_from(result.reference_curve(pair))
+    seeds = frame_of(result)["seed"].nunique()
+    which = f", over the {complete} of {seeds} texts that have every length," * (complete < seeds)
     span = (
-        f"In exact arithmetic (float64) the L2 distance between y of {COMPARED[pair]} goes from "
-        f"{number(float(curve.iloc[0]))} at n = {curve.index[0]} to "
+        f"In exact arithmetic (float64) the L2 distance between y of {COMPARED[pair]}{which} goes "
+        f"from {number(float(curve.iloc[0]))} at n = {curve.index[0]} to "
         f"{number(float(curve.iloc[-1]))} at n = {curve.index[-1]}"
     )
     if exact is not None:

@@ -410,6 +410,29 @@ def test_where_no_site_is_named_it_is_y_which_alone_decides_the_next_token() -> 
     assert found.reference_curve("theorem", "residual")["distance"].tolist() != y.tolist()
 
 
+@pytest.mark.parametrize("short", [[1], [0, 2], [0, 1, 2]])
+def test_a_curve_is_of_the_same_seeds_at_every_length(short: list[int]) -> None:
+    """Short texts of a sweep have no window of a long length."""
+    model, asked = tiny_model("gemma3", seed=1), {"lengths": range(1, 11), "dtypes": ["float32"]}
+    found = collapse(model, "figure-5b", seeds=[0, 1, 2], **asked)
+    frame: Any = found.frame
+    has_length = (frame["length"] < 7) | ~frame["seed"].isin(short)
+    if len(short) == 3:  # of every length there is a text, and no text has every one
+        has_length = np.where(frame["seed"] == 2, frame["length"] > 1, has_length)
+    some = replace(found, frame=frame[has_length])
+    complete = [seed for seed in (0, 1, 2) if seed not in short]
+    fall = some.findings()[1]
+    if not complete:
+        assert some.reference_curve("theorem").empty
+        assert fall == "Whether the distance falls was not tested: no text has every length."
+        return
+    expected = replace(found, frame=frame[frame["seed"].isin(complete)])
+    assert some.reference_curve("theorem").equals(expected.reference_curve("theorem"))
+    words = f", over the {len(complete)} of 3 texts that have every length,"
+    assert words in fall
+    assert fall.replace(words, "") == expected.findings()[1]
+
+
 def test_the_pairs_of_a_task_are_its_prompts_at_n_and_n_plus_1() -> None:
     model, form = tiny_model("gemma"), tasks.task("copy-last")
     pairs = as_pairs(model, form, None, "prompt-end", {"chat": False})
