@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,21 @@ def test_provenance_of_a_model_is_plain_json() -> None:
         "agrees_within": AGREES_WITHIN,
         "scores_in_16_bits": "float32",
     }
+
+
+@pytest.mark.parametrize("name", ["Evaluation", "AnswerDifference", "Collapse", "Sensitivity"])
+def test_rows_of_several_results_are_no_result(name: str) -> None:
+    """A frame that a user joined would be told as one curve; rows left out of it would not."""
+    result: Any = EVERY[name]()
+    twice = pd.concat([result.frame, result.frame], ignore_index=True)
+    with pytest.raises(InputError, match=f"^{name}: expected one row for each .*, found several"):
+        replace(result, frame=twice)
+    half = replace(result, frame=result.frame[::2])
+    assert type(half) is type(result)
+    if "task" in result.frame:
+        other = result.frame.assign(task="another", length=result.frame["length"] + 10_000)
+        both = pd.concat([result.frame, other], ignore_index=True)
+        with pytest.raises(
+            InputError, match=f"^{name}: expected rows of one task, found .*another"
+        ):
+            replace(result, frame=both)

@@ -81,7 +81,10 @@ class Sensitivity(Result):
         ),
     )
 
+    key: ClassVar = ("linearisation", "layer", "position")
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.provenance.parameters.get("position"), int):
             raise of_earlier_version(self, "the norms of another position's y")
 

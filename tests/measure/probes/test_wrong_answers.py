@@ -9,6 +9,7 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure.answers.reading import HAS_ANSWER, SOMETHING_ELSE
 from ostools.measure.probes.wrong_answers import (
     HIDDEN,
     NONE_WRONG,
@@ -87,14 +88,14 @@ def test_answers_and_pairs_are_joined_by_length(embedded) -> None:
     lengths = range(2, 6)
     answers = ost.evaluate(embedded, "count-ones", lengths=lengths)
     pairs = ost.collapse(embedded, "count-ones", lengths=lengths, dtypes=["bfloat16"])
-    answers = replace(answers, summary=answers.summary.assign(right=0, wrong=1))
+    answers = replace(answers, frame=answers.frame.assign(correct=False, kind=HAS_ANSWER))
     frame = frame_of(pairs)
     rounds = frame["length"].ge(4) & frame["dtype"].eq("bfloat16")
     hidden = replace(pairs, frame=frame.assign(pair_noise=frame["pair_noise"].mask(rounds, 1e9)))
     verdict = explain_wrong_answers(answers, hidden)
     assert (verdict.told_apart, verdict.hidden) == (2, 2)
     assert explain_wrong_answers(answers, pairs).told_apart == 4
-    unread = replace(answers, summary=answers.summary.assign(wrong=0))
+    unread = replace(answers, frame=answers.frame.assign(kind=SOMETHING_ELSE))
     assert "cannot be told: no answer was read" in explain_wrong_answers(unread, pairs).sentence
 
 
