@@ -309,7 +309,7 @@ def _words(result: Evaluation) -> list[str]:
     temperature = provenance.parameters.get("temperature", 0)
     return [
         title_of(provenance.model),
-        str(provenance.model.get("dtype")),
+        str(provenance.model.get("dtype") or "dtype not recorded"),
         "no mitigation" if row["mitigation"] == NONE else str(row["mitigation"]),
         str(row["elicitation"]),
         f"mode {row['mode']}",
