@@ -2,8 +2,6 @@
 profiles of many texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any

@@ -20,15 +20,17 @@ import pandas as pd
 from jaxtyping import Float
 
 from ostools.ground import (
+    METHOD_KINDS,
     Count,
     InputError,
+    Linearisation,
+    Method,
     Position,
     Progress,
     Seed,
     TransformerBridge,
     with_progress,
 )
-from ostools.ground.names import METHOD_KINDS, Linearisation, Method
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement

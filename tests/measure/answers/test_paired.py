@@ -2,8 +2,6 @@
 is refused.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +13,6 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.answers.result import AnswerDifference, Evaluation
 from ostools.theory.statistics.answers import mcnemar, paired_difference
 from tests.reporting.made import made_evaluation
@@ -141,7 +138,7 @@ def test_questions_without_an_answer_or_an_acting_mitigation_are_left_out_and_co
 )
 def test_other_questions_are_refused(second: Evaluation, message: str) -> None:
     with pytest.raises(
-        InputError, match=f"compare: expected two evaluations of the same questions, {message}"
+        ost.InputError, match=f"compare: expected two evaluations of the same questions, {message}"
     ):
         ost.compare(asked([True] * 3), second)
 
@@ -156,7 +153,7 @@ def test_several_answers_to_one_prompt_are_no_questions_and_two_tasks_no_evaluat
         (several, "expected one row for each length, seed, found several"),
         (two, "expected rows of one task, found count-ones, sum-ones"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(ost.InputError, match=words):
             replace(one, frame=frame)
 
 
@@ -173,7 +170,7 @@ def test_a_stored_table_of_its_own_is_passed_over_and_a_comparison_of_before_is_
     document = json.loads(path.read_text())
     document["provenance"]["parameters"].pop("left_out")
     path.write_text(json.dumps(document))
-    with pytest.raises(InputError, match="found curves of questions that were left out"):
+    with pytest.raises(ost.InputError, match="found curves of questions that were left out"):
         ost.load_result(path)
 
 

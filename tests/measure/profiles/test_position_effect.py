@@ -1,18 +1,15 @@
 """The position effect: thirds of rotated passages, from which each token's own size falls out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from ostools import InputError
 from ostools.measure.profiles.position_effect import NATURAL, PositionEffect, position_effect
 from ostools.reporting.findings.effects import contrast_words
 from ostools.results import Provenance
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 
 MIDDLE = "middle"
 
@@ -93,8 +90,7 @@ def test_the_untrained_model_stands_beside() -> None:
     ],
 )
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        position_effect(tiny_model("llama"), **options)
+    refused(words, position_effect, tiny_model("llama"), **options)
 
 
 def test_shuffled_tokens_are_a_control_beside_the_text() -> None:

@@ -1,7 +1,5 @@
 """The chart and the sentences of answers: what is drawn, and what is said of it."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

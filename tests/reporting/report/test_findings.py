@@ -2,8 +2,6 @@
 here a second time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.measure import Collapse, Evaluation
+import ostools as ost
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.findings import where_read
 from ostools.reporting.findings.collapse import (
@@ -111,7 +108,7 @@ def test_what_storing_shifts_is_not_noise() -> None:
     weights = np.where(stored, "int8-weights", "given")
     frame = result.frame.assign(weights=weights, weight_shift=np.where(stored, 9.0, 0.0))
     frame = frame.assign(float64_distance=np.where(stored, 2.0, 4.0))
-    both = Collapse(frame, PROVENANCE)
+    both = ost.measure.Collapse(frame, PROVENANCE)
     plain, int8 = tails(both).drop(columns=["dtype", "pair_noise"]).to_numpy().tolist()
     assert plain == pytest.approx([4.0, 0.0, 1e-9, 4e9])
     assert int8 == pytest.approx([2.0, 9.0, 1e-3, 2000])
@@ -208,7 +205,9 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
 
 
 def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_the_floor() -> None:
-    def answers(task: str, right: int, likely: float, kind: str = "answered") -> Evaluation:
+    def answers(
+        task: str, right: int, likely: float, kind: str = "answered"
+    ) -> ost.measure.Evaluation:
         rows = [
             {
                 "length": n,
@@ -229,7 +228,7 @@ def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_th
     rarer, unread = answers("count-word", 0, -9.0), answers("copy-last", 0, -1.0, "cut off")
     assert task_with_room([always, often, never]) == "sum-ones"
     assert task_with_room([always, rarer, never, unread]) == "count-ones"
-    with pytest.raises(InputError, match="all are right, or none was read"):
+    with pytest.raises(ost.InputError, match="all are right, or none was read"):
         task_with_room([always, unread])
 
 
