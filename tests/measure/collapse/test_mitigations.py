@@ -234,7 +234,7 @@ def test_only_the_two_prompts_of_a_pair_have_to_end_in_the_same_token(
     seed: int, embedded: TransformerBridge
 ) -> None:
     """Every length at which the last two digits are the same, one by one and all together."""
-    form = AppendixTask("count-ones-bernoulli", p=0.5)
+    form = ost.tasks.AppendixTask("count-ones-bernoulli", p=0.5)
     items = form.items(31, seed)
     lengths = [n for n in range(1, 31) if items[n - 1] == items[n]]
     counts = {*lengths, *(n + 1 for n in lengths)}
