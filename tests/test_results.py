@@ -177,3 +177,11 @@ def test_rows_of_several_results_are_no_result(name: str) -> None:
             InputError, match=f"^{name}: expected rows of one task, found .*another"
         ):
             replace(result, frame=both)
+
+
+def test_several_prompts_have_the_rows_of_all() -> None:
+    """What is told of them is of every prompt's result, and would not be of the rows."""
+    several: Any = EVERY["Sensitivities"]()
+    for frame in (several.frame[several.frame["prompt"] == 1], several.frame[:-1]):
+        with pytest.raises(InputError, match=r"expected the \d+ rows of its \d+ prompts, found"):
+            replace(several, frame=frame)
