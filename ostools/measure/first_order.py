@@ -3,7 +3,8 @@ predicted to first order beside the real ones.
 
 By rules that were fixed before anything was measured. An order is right from a rank correlation of
 `RIGHT_RANK` on, over at least `FEWEST` things. A size is right within a factor of `RIGHT_FACTOR`,
-of a form in the median over tokens. A form without a scale is held to its order alone.
+of a form in the median over the tokens
+that reach y. A form without a scale is held to its order alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from jaxtyping import Float
 
 from ostools.ground import factor
 from ostools.results import Frame
-from ostools.theory.profiles import rank_correlation
+from ostools.theory.profiles import acting, rank_correlation
 
 RIGHT_RANK, RIGHT_FACTOR, FEWEST = 0.9, 2.0, 8
 GREATEST = 3
@@ -84,8 +85,8 @@ def first_order_agreement(
 @dataclass(frozen=True)
 class Belief:
     """Verdict on one form on one prompt. `believed`: None where it could not be tested. `spearman`:
-    rank correlation with the norms. `log10_off`: median over tokens of log10(value / norm), 0
-    inside the norm's interval; NaN of a form without a scale.
+    rank correlation with the norms. `log10_off`: median over the tokens that reach y (value or norm
+    is not 0) of log10(value / norm), 0 inside the norm's interval; NaN of a form without a scale.
     `words`: the verdict with its reason, as charts and tables show it."""
 
     believed: bool | None
@@ -104,18 +105,18 @@ class Belief:
 
 def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled: bool) -> Belief:
     """Verdict on the values of a form beside norms with their intervals (exact norms: both limits
-    are the norm).
+    are the norm), over the tokens that reach y.
     """
-    ratio = log10_ratio(value, np.clip(value, lower, upper))
-    off = float(np.median(ratio)) if scaled else math.nan
-    what = f"{len(value)} tokens"
+    in_reach = acting(value, upper)
+    value, norm, lower, upper = (column[in_reach] for column in (value, norm, lower, upper))
+    ratio = pd.Series(log10_ratio(value, np.clip(value, lower, upper)))
+    off = float(ratio.median()) if scaled else math.nan
+    what = f"{len(value)} tokens that reach y"
     return judged(rank_correlation(value, norm), off, what, len(value), scaled=scaled)
 
 
 def log10_ratio(value: Values, measured: Values) -> Values:
-    """log10(value / measured), 0 where both are the same (both exactly 0 too), infinite beside a
-    single 0.
-    """
+    """log10(value / measured), 0 where both are the same, infinite beside a single 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log10(value) - np.log10(measured)
     return np.where(value == measured, 0.0, ratio)

@@ -30,7 +30,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ostools.ground import InputError, whole_number
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded
@@ -105,6 +105,13 @@ def effective_tokens(share: Profile) -> float:
         if len(positive_share)
         else 0.0
     )
+
+
+def acting(first: Profile, second: Profile) -> Bool[np.ndarray, " pos"]:
+    """Where one of two profiles is not 0. Both are exactly 0 where a token is out of every window's
+    reach: nothing is predicted or measured there, and the tied ranks would count as agreement.
+    """
+    return (first != 0) | (second != 0)
 
 
 def rank_correlation(first: Profile, second: Profile) -> float:

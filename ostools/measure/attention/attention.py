@@ -47,7 +47,7 @@ from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.precision.torch_state import float32_products
-from ostools.results import Chart, Column, Frame, Provenance, Result, TableHead
+from ostools.results import Chart, Column, Frame, Provenance, Result, TableHead, frame_of
 from ostools.tasks import Question
 from ostools.theory.path_sum import chunks
 
@@ -77,18 +77,30 @@ class Attention(Result):
     bins: Bins
 
     @property
+    def _rows(self) -> Frame:
+        """The table by layer, head and position. Raises `InputError` where it is not whole."""
+        keys, table = ["layer", "head", "position"], frame_of(self)
+        whole = math.prod(self.squares.shape[:2]) * self.bins[-1][1]
+        if (count := len(table[keys].drop_duplicates())) != whole or len(table) != whole:
+            raise InputError(
+                f"attention: expected each of {whole} weights once, found {len(table)} rows of "
+                f"{count}: take them from the whole result"
+            )
+        return table.sort_values(keys)
+
+    @property
     def tokens(self) -> tuple[str, ...]:
-        return tuple(self.frame["token"].iloc[: self.bins[-1][1]])
+        return tuple(self._rows["token"].iloc[: self.bins[-1][1]])
 
     @property
     def origins(self) -> tuple[str, ...] | None:
         """Origin of each token, of `models.ORIGINS`; None where that is not known."""
-        column: Column = self.frame["origin"].iloc[: self.bins[-1][1]]
+        column: Column = self._rows["origin"].iloc[: self.bins[-1][1]]
         return None if column.isna().any() else tuple(column)
 
     @property
     def last(self) -> Float[Tensor, "layer head key"]:
-        weights = torch.tensor(self.frame["weight"].to_numpy())
+        weights = torch.tensor(self._rows["weight"].to_numpy())
         return weights.reshape(*self.squares.shape[:2], self.bins[-1][1])
 
     def chart(self) -> Chart:

@@ -37,7 +37,7 @@ from ostools.models.tokenizer_calls import control_ids
 from ostools.models.tokens import token_text
 from ostools.results import Chart, Provenance, Result, TableHead
 from ostools.tasks import Question
-from ostools.theory.profiles import rank_correlation
+from ostools.theory.profiles import acting, rank_correlation
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-16, 1))
 """The scales t that are tried, from 1/256 to 1; neighbours are a factor of 1.41 apart."""
@@ -64,9 +64,12 @@ class LinearRange(Result):
 
     @property
     def spearman(self) -> float:
-        """Rank correlation, over all tokens, of the predicted change of y_n with the change."""
-        columns = self.frame["predicted_change"], self.frame["change"]
-        return rank_correlation(*(column.to_numpy(float) for column in columns))
+        """Rank correlation, over the tokens that reach y_n, of the predicted change of y_n with the
+        change.
+        """
+        predicted, change = self.frame[["predicted_change", "change"]].to_numpy(float).T
+        in_reach = acting(predicted, change)
+        return rank_correlation(predicted[in_reach], change[in_reach])
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.profile import linear_range_chart

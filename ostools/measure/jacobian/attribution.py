@@ -13,16 +13,16 @@ of `sensitivity` of a logit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ostools import mitigations
-from ostools.ground import MINUS, Linearisation, Position, TransformerBridge
+from ostools.ground import MINUS, InputError, Linearisation, Position, TransformerBridge
 from ostools.hooks.sites import is_closed
 from ostools.measure.jacobian.certificate import Account, Claim, certify
 from ostools.measure.jacobian.linearisation_run import planned, require_norms
@@ -64,9 +64,21 @@ class Attribution(Result):
 
     @property
     def of_tokens(self) -> Frame:
-        """The rows of the tokens."""
+        """The rows of the tokens, in their order."""
         table: Frame = self.frame
-        return table[table["part"] == "token"]
+        return table[table["part"] == "token"].sort_values("position")
+
+    @property
+    def remainder(self) -> Mapping[Hashable, Any]:
+        """The row of the biases or the remainder."""
+        table: Frame = self.frame
+        rows = table[table["part"] != "token"].to_dict("records")
+        if len(rows) != 1:
+            raise InputError(
+                "attribution: expected one row for the biases or the remainder, found "
+                f"{len(rows)}: without it parts do not add up; give the whole result"
+            )
+        return rows[0]
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.tokens import attribution_chart

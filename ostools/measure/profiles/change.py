@@ -17,7 +17,7 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import agreeing, named_by
 from ostools.mitigations.named import NONE
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
-from ostools.theory.profiles import rank_correlation
+from ostools.theory.profiles import acting, rank_correlation
 
 ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 """Measured norms come from Jacobians of that dtype (of a 16-bit model in float32): closer ones are
@@ -43,7 +43,8 @@ class Change(Result):
     rounding errors.
 
     `summary`, one row a linearisation, norm and layer: tokens (with a ratio), median_ratio,
-    spearman (rank correlation of the two profiles; NA where one is flat).
+    spearman (rank correlation of the two profiles over the tokens that reach one y; NA where one
+    is flat).
 
     The provenance is the first one's; `parameters["second"]` is the whole of the second one's, and
     `parameters["differ"]` names what differs between the two: weights, configuration, dtype,
@@ -99,6 +100,7 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
     # Relative to the largest norm: what is below is rounding.
     dtype = str(first.provenance.model["dtype"])
     frame = _ratios(joined, 1e-3 * ROUNDING.get(dtype, ROUNDING["float32"]))
+    in_reach = frame[acting(frame["first"].to_numpy(), frame["second"].to_numpy())]
     summary = [
         {
             **dict(zip(_GROUP, key, strict=True)),
@@ -106,7 +108,7 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
             "median_ratio": float(ratio.median()),
             "spearman": rank_correlation(rows["first"].to_numpy(), rows["second"].to_numpy()),
         }
-        for key, rows in frame.groupby(_GROUP, sort=False)
+        for key, rows in in_reach.groupby(_GROUP, sort=False)
     ]
     return Change(frame, _provenance(first.provenance, second.provenance), pd.DataFrame(summary))
 

@@ -25,7 +25,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
 from ostools.measure.prompts import named_by
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
-from ostools.theory.profiles import rank_correlation
+from ostools.theory.profiles import acting, rank_correlation
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,12 @@ class Comparison(Result):
 
     `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it
     stands beside: exact | sketch | estimate), holds (certified variants; NA for the others, which
-    promise nothing), median_log10_looseness and max_log10_looseness (log10 of value / measured; NA
-    where the variant's constant is unknown), spearman (rank correlation with the measured profile;
-    NA where a profile is flat), believed and words (of a form that is no bound: whether its order
-    and size are right on this prompt, by the rules of `measure.first_order`, and the verdict in
-    words; NA and "" for a certified bound).
+    promise nothing), tokens (that reach y: value or norm is not 0; the next columns are of these),
+    median_log10_looseness and max_log10_looseness (log10 of value / measured; NA where the
+    variant's constant is unknown), spearman (rank correlation with the measured profile, of an
+    estimate its Frobenius norms; NA where a profile is flat), believed and words (of a form that is
+    no bound: whether its order and size are right on this prompt, by the rules of
+    `measure.first_order`, and the verdict in words; NA and "" for a certified bound).
 
     `holds` is True where the variant is nowhere below the measured norm, False where it is below
     somewhere. Beside a sketch or an estimate: True where it is nowhere below the interval's upper
@@ -156,7 +157,9 @@ def _of_the_measured(measured: Provenance, paths: Bounds) -> Frame:
 
 
 def _long(measured: Sensitivity) -> Frame:
-    """A row a position, linearisation and norm of v^(0), with value, lower and upper."""
+    """A row a position, linearisation and norm of v^(0), with value, lower, upper and order: what
+    its rank is taken from, of an operator norm that is not exact the Frobenius norm.
+    """
     frame = frame_of(measured)
     frame = frame[frame["layer"] == 0]
     if frame.empty:
@@ -165,9 +168,10 @@ def _long(measured: Sensitivity) -> Frame:
             "lacks: measure it with "
             "sensitivity(..., layers=[0])"
         )
-    table = by_norm(frame, [*named_by(frame), "linearisation", "method"])
+    table = by_norm(frame, [*named_by(frame), "linearisation", "method", "frobenius_norm"])
+    order = table["value"].fillna(table["frobenius_norm"])
     # Of an operator norm that is not exact, the lower end stands for it.
-    return table.assign(value=table["value"].fillna(table["lower"]))
+    return table.assign(value=table["value"].fillna(table["lower"]), order=order)
 
 
 def require_same_run(caller: str, measured: Provenance, second: Provenance, its_name: str) -> None:
@@ -195,11 +199,13 @@ def require_same_run(caller: str, measured: Provenance, second: Provenance, its_
 def _summarise(
     variant: str, group: Frame, partner: Frame, scaled: bool, rounding: float
 ) -> dict[str, object]:
-    value, measured = group["value"].to_numpy(), partner["value"].to_numpy()
-    kind = group["kind"].iloc[0]
-    loose = log10_ratio(value, measured) if scaled else np.full_like(value, np.nan)
-    lower, upper = partner["lower"].to_numpy(), partner["upper"].to_numpy()
-    verdict = None if kind == "certified" else belief(value, measured, lower, upper, scaled=scaled)
+    value, kind = group["value"].to_numpy(), group["kind"].iloc[0]
+    measured, order, lower, upper = (
+        partner[name].to_numpy() for name in ("value", "order", "lower", "upper")
+    )
+    in_reach = acting(value, upper)
+    loose = pd.Series(log10_ratio(value, measured)[in_reach] if scaled else [], dtype=float)
+    verdict = None if kind == "certified" else belief(value, order, lower, upper, scaled=scaled)
     return {
         "variant": variant,
         "kind": kind,
@@ -207,9 +213,10 @@ def _summarise(
         "norm": group["norm"].iloc[0],
         "method": partner["method"].iloc[0],
         "holds": _holds(value, partner, rounding) if kind == "certified" else pd.NA,
-        "median_log10_looseness": float(np.median(loose)),
-        "max_log10_looseness": float(np.max(loose)),
-        "spearman": rank_correlation(value, measured),
+        "tokens": int(in_reach.sum()),
+        "median_log10_looseness": float(loose.median()),
+        "max_log10_looseness": float(loose.max()),
+        "spearman": rank_correlation(value[in_reach], order[in_reach]),
         "believed": pd.NA if verdict is None or verdict.believed is None else verdict.believed,
         "words": "" if verdict is None else verdict.words,
     }

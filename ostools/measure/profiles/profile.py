@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from ostools.ground import InputError, checked_name, known_norm, whole_number
+from ostools.ground import InputError, checked_name, known_norm, short_repr, whole_number
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
@@ -95,8 +95,8 @@ def profile(measured: Sensitivity) -> Profile:
 
     A shape is named only if the intervals of both contrasts exclude zero. Prompts of fewer than
     `theory.profiles.SHORTEST` tokens, and profiles with exact zeros (tokens out of every window's
-    reach), have no shape; their `verdict` says so. Raises `InputError` if rows of layer 0 are
-    missing.
+    reach), have no shape; their `verdict` says so. Raises `InputError` if rows of layer 0, or
+    tokens, are missing, and for the rows of two prompts.
     """
     rows: Frame = measured.frame[measured.frame["layer"] == 0]
     if rows.empty:
@@ -104,6 +104,13 @@ def profile(measured: Sensitivity) -> Profile:
             "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] "
             "or 'all'"
         )
+    rows = rows.sort_values("position", kind="stable")
+    for name, group in rows.groupby("linearisation"):
+        if (places := group["position"].tolist()) != list(range(len(places))):
+            raise InputError(
+                f"profile: expected each token once in {name!r}, from position 0 on, found "
+                f"{short_repr(places)}: give a whole result of one prompt"
+            )
     norm = known_norm(rows["method"])
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
     table = rows[[*named_by(rows), "linearisation", "method"]].assign(norm=norm, value=values)
@@ -153,19 +160,19 @@ def _is_text(part: Frame) -> np.ndarray:
     return np.ones(len(part), dtype=bool) if origins.isna().any() else (origins == TEXT).to_numpy()
 
 
-def places(part: Frame, token_set: str) -> np.ndarray:
-    """The rows of one linearisation that `token_set` names, in order."""
-    positions = np.arange(len(part))
+def is_in(part: Frame, token_set: str) -> np.ndarray:
+    """Which rows of one linearisation `token_set` names."""
     if token_set == OF_TEXT:
-        return positions[_is_text(part)]
-    return positions[0 if token_set == ALL else 1 : -1 if token_set == BETWEEN else None]
+        return _is_text(part)
+    left_out = {ALL: [], NO_SINK: [0], BETWEEN: [0, len(part) - 1]}[token_set]
+    return ~part["position"].isin(left_out).to_numpy()
 
 
 def _shape(part: Frame, token_set: str) -> dict[str, object]:
     """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be
     none.
     """
-    values = part["value"].to_numpy()[places(part, token_set)]
+    values = part.loc[is_in(part, token_set), "value"].to_numpy()
     zeros = int((values == 0).sum())
     row: dict[str, object] = {**_which(part), "kept": token_set}
     if token_set == OF_TEXT and part["origin"].isna().any():

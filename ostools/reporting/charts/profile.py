@@ -18,7 +18,7 @@ from ostools.measure.profiles.position_effect import (
     UNTRAINED,
     PositionEffect,
 )
-from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
+from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, is_in
 from ostools.reporting.charts.tokens import norm_named
 from ostools.reporting.findings.effects import answer_finding, contrast_words
 from ostools.reporting.forms import (
@@ -64,7 +64,7 @@ def profile_chart(result: Profile) -> Chart:
 
 def _thirds(shapes: Frame, first: Frame, tested: str) -> Frame:
     """The three means of what is tested as horizontal segments over the tokens that they are of."""
-    thirds = np.array_split(first["position"].to_numpy()[places(first, tested)], 3)
+    thirds = np.array_split(np.sort(first["position"].to_numpy()[is_in(first, tested)]), 3)
     return pd.DataFrame(
         [
             {"series": row["linearisation"], "third": third, "mean": 10.0 ** row[third]}

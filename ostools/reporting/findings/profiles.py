@@ -109,7 +109,7 @@ def attribution_findings(result: Attribution) -> list[str]:
     part.
     """
     table, parameters, rows = frame_of(result), result.provenance.parameters, result.of_tokens
-    remainder, total = table.iloc[-1], float(table["contribution"].sum())
+    remainder, total = result.remainder, float(table["contribution"].sum())
     logit = (
         "the logit" if isinstance(parameters["logit"], int) else "the difference of the two logits"
     )

@@ -175,11 +175,13 @@ def comparison_findings(result: Comparison) -> list[str]:
     """
     certified = result.summary["kind"] == "certified"
     bounds, forms = result.summary[certified], result.summary[~certified]
-    words = [_bounds_words(bounds)] if len(bounds) else []
+    count = frame_of(result)["position"].nunique()
+    words = [_bounds_words(bounds, count)] if len(bounds) else []
     return words + (_forms_words(forms) if len(forms) else [])
 
 
-def _bounds_words(certified: Frame) -> str:
+def _bounds_words(certified: Frame, count: int) -> str:
+    """`count`: the prompt's tokens."""
     row = certified.sort_values("median_log10_looseness").iloc[0]
     broken = certified.loc[certified["holds"].isin([False]), "variant"]
     if len(broken):
@@ -193,12 +195,13 @@ def _bounds_words(certified: Frame) -> str:
         "hold"
     )
     lower = "lower end of the " * (row["method"] != "exact" and row["norm"] == "operator")
-    median = float(row["median_log10_looseness"])
+    median, in_reach = float(row["median_log10_looseness"]), int(row["tokens"])
+    tokens = "tokens" if in_reach == count else f"the {in_reach} of {count} tokens that reach y"
     return (
         f"{hold if undecided else 'Every certified bound holds'}; the tightest, "
         f"`{row['variant']}`, is {factor(median)} times the "
         f"{lower}{METHOD_KINDS[str(row['method'])]} norm in the median over "
-        f"tokens{', true and of no use as a size' * (median >= LOOSE)} ({row['linearisation']} "
+        f"{tokens}{', true and of no use as a size' * (median >= LOOSE)} ({row['linearisation']} "
         "derivative)."
     )
 

@@ -203,11 +203,42 @@ def test_what_cannot_be_tested_is_neither_believed_nor_refuted() -> None:
         assert verdict.words.startswith("not tested here: ")
 
 
-def test_zero_against_zero_is_not_off_and_against_more_infinitely() -> None:
+def test_zero_against_zero_says_nothing_and_against_more_is_off_infinitely() -> None:
+    """Tokens that are 0 on both sides change no verdict: neither size, nor order, nor the count."""
+    draw = np.random.default_rng(0)
+    for count in (FEWEST - 1, FEWEST, 30):
+        value, norm = 10 ** draw.normal(size=(2, count))
+        padded, padded_norm = (np.concatenate([np.zeros(40), side]) for side in (value, norm))
+        assert belief(padded, *[padded_norm] * 3, scaled=True) == belief(
+            value, *[norm] * 3, scaled=True
+        )
     norms = np.concatenate([np.zeros(6), NORMS[:4]])
-    assert belief(norms, norms, norms, norms, scaled=True).log10_off == 0
     words = belief(norms + 1e-9, norms, norms, norms, scaled=True).words
     assert words.startswith("not believed here: size off by more than any factor")
+
+
+def test_bounds_and_compare_say_the_same_of_one_sketch() -> None:
+    """The order is that of the Frobenius norms in both; under windows, of the tokens in reach."""
+    model = tiny_model("gemma", seed=3)
+    prompt = ost.Prompt.from_ids(model, [2, *range(40, 60)])
+    window = "sliding-window:window=5"
+    for mitigation, tokens in ((None, 21), (window, 1 + 4 * int(model.cfg.n_layers))):
+        paths = ost.bounds(model, prompt, mitigation=mitigation)
+        sketch = ost.sensitivity(
+            model,
+            prompt,
+            linearisations="frozen",
+            method="sketch",
+            cotangents=8,
+            mitigation=mitigation,
+        )
+        beside: Any = ost.compare(sketch, paths).summary
+        assert beside["tokens"].tolist() == [tokens] * len(beside)
+        forms = beside[beside["kind"] != "certified"]
+        columns = ["variant", "spearman", "words"]
+        pd.testing.assert_frame_equal(
+            forms[columns].reset_index(drop=True), paths.beliefs[columns], check_dtype=False
+        )
 
 
 def test_each_form_that_is_no_bound_says_whether_it_is_believed() -> None:

@@ -198,6 +198,17 @@ def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_re
         assert row.change == pytest.approx(float((y_replaced - y).norm()), rel=1e-9)
 
 
+def test_the_rank_correlation_is_of_the_tokens_that_reach_y() -> None:
+    """Two layers that see three tokens each: ten of 15 tokens are 0 on both sides."""
+    layers = ["sliding_attention"] * 2
+    model = tiny_model("gemma2", window=3, d_model=16, d_mlp=24, layer_types=layers)
+    result = ost.measure.linear_range(model, ost.Prompt.from_ids(model, [2, *range(40, 54)]))
+    columns = result.frame[["predicted_change", "change"]].to_numpy(float)
+    assert (columns[:10] == 0).all()
+    in_reach: Any = spearmanr(*columns[10:].T)
+    assert result.spearman == pytest.approx(in_reach.statistic)
+
+
 def test_a_token_that_has_no_embedding_is_never_drawn() -> None:
     model: Any = tiny_model("llama", fresh=True)
     model.tokenizer.add_tokens([f"zq{index}" for index in range(400)])

@@ -55,6 +55,22 @@ def test_looseness_in_decades_and_rank_correlation() -> None:
     assert reverse["spearman"] == pytest.approx(-1.0)
 
 
+def test_tokens_that_are_0_on_both_sides_say_nothing() -> None:
+    values, zeros = [400.0, 10.0, 200.0, 80.0], [0.0] * 5
+    short = ost.compare(profile(), path(values))
+    padded = ost.compare(profile(measured=[*zeros, *MEASURED]), path([*zeros, *values]))
+    pd.testing.assert_frame_equal(short.summary, padded.summary)
+    assert "in the median over tokens" in short.findings()[0]
+    assert "in the median over the 4 of 9 tokens that reach y" in padded.findings()[0]
+    change, padded_change = (
+        ost.compare(
+            profile(measured=[*front, *MEASURED]), profile(measured=[*front, 4.0, 2.0, 1.0, 8.0])
+        )
+        for front in ([], zeros)
+    )
+    pd.testing.assert_frame_equal(change.summary, padded_change.summary)
+
+
 @pytest.mark.parametrize(
     ("dtype", "rounding"), [("float32", 1e-4), ("float64", 1e-9), ("bfloat16", 1e-4)]
 )

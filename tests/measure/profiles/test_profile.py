@@ -1,12 +1,18 @@
 """Shares, ranks, shapes and ratios of profiles made by hand, and of a real model's."""
 
+import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ostools as ost
+from ostools.ground.errors import InputError
 from tests.checkpoints import refused, tiny_model
+from tests.reporting.every import EVERY
 from tests.reporting.made import PROVENANCE, made_sensitivity
 
 
@@ -40,6 +46,49 @@ def test_the_summary_and_frozen_beside_full() -> None:
         1.0,
     ]
     assert (full["sink_share"], full["last_share"]) == pytest.approx((1 / 3, 0))
+
+
+@pytest.mark.parametrize("name", ["Attention", "Attribution", "Profile"])
+def test_a_result_says_and_draws_the_same_whatever_the_order_of_its_rows(name: str) -> None:
+    result = EVERY[name]()
+    for seed in range(3):
+        shuffled = replace(result, frame=result.frame.sample(frac=1, random_state=seed))
+        assert sorted(shuffled.findings()) == sorted(result.findings())
+        drawn = [json.dumps(one.plot().to_dict(), sort_keys=True) for one in (shuffled, result)]
+        assert sorted(re.findall(r"\d+\.\d+", drawn[0])) == sorted(
+            re.findall(r"\d+\.\d+", drawn[1])
+        )
+
+
+def test_a_profile_is_of_places_and_of_every_token_once() -> None:
+    measured: Any = EVERY["Sensitivity"]()
+    expected = ost.profile(measured)
+    by_size = replace(measured, frame=measured.frame.sort_values("operator_norm"))
+    for table in ("frame", "summary", "shapes"):
+        keys = [
+            name
+            for name in ("linearisation", "position", "kept")
+            if name in getattr(expected, table)
+        ]
+        tables = [
+            getattr(one, table).sort_values(keys, ignore_index=True)
+            for one in (expected, ost.profile(by_size))
+        ]
+        pd.testing.assert_frame_equal(*tables)
+    frame = measured.frame
+    for other in (frame[frame["position"] > 0], pd.concat([frame, frame])):
+        with pytest.raises(InputError, match="profile: expected each token once in"):
+            ost.profile(replace(measured, frame=other))
+
+
+def test_tables_that_are_not_whole_are_refused() -> None:
+    attention: Any = EVERY["Attention"]()
+    attribution: Any = EVERY["Attribution"]()
+    for frame in (attention.frame[1:], pd.concat([attention.frame[1:], attention.frame[:2]])):
+        with pytest.raises(InputError, match=r"attention: expected each of .* weights once"):
+            replace(attention, frame=frame).findings()
+    with pytest.raises(InputError, match="attribution: expected one row for the biases"):
+        replace(attribution, frame=attribution.of_tokens).findings()
 
 
 def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
