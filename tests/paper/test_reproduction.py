@@ -122,7 +122,8 @@ def test_numbers_of_other_edits_or_another_template_are_not_resumed(tmp_path: Pa
     model.tokenizer.chat_template = "{% for x in messages %}Say 1. {{ x['content'] }}\n{% endfor %}"
     in_template = answers(tmp_path / "one")
     assert_frame_equal(in_template, answers(tmp_path / "template"))
-    assert (in_template["tokens"] - untouched["tokens"]).min() > 0
+    longer: Any = in_template["tokens"] - untouched["tokens"]
+    assert longer.min() > 0
 
 
 def _cut(file: Path) -> None:

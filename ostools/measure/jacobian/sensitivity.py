@@ -123,10 +123,10 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rows, whole = len(self.frame), sum(len(result.frame) for result in self.results)
-        if rows != whole:
+        rows, every = len(self.frame), sum(len(result.frame) for result in self.results)
+        if rows != every:
             raise InputError(
-                f"Sensitivities: expected the {whole} rows of its {len(self)} prompts, found "
+                f"Sensitivities: expected the {every} rows of its {len(self)} prompts, found "
                 f"{rows}: take one prompt's result by its number, result[0], or measure the "
                 "prompts that you want"
             )
