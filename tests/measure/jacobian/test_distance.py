@@ -115,13 +115,13 @@ def test_an_exact_law_is_found_with_its_level(gamma: float) -> None:
     assert list(laws["distances"]) == [64, 63]
 
 
-def test_the_interval_is_over_texts_and_missing_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interval_is_over_texts_and_missing_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distance, "_RESAMPLES", 40)
     law: Any = made(0.8, 8, 0.1).laws.iloc[0]
     assert law["texts"] == 8
     assert law["low"] < 0.8 < law["high"]
     assert 0.05 < law["high"] - law["low"] < 0.4
-    assert made(0.8, 2, 0.1).laws[["low", "high"]].isna().to_numpy().all()
+    assert made(0.8, 5, 0.1).laws[["low", "high"]].isna().to_numpy().all()
 
 
 def test_controls_are_the_measurement_of_the_control_itself() -> None:

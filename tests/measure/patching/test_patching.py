@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from ostools.measure.patching import patching as patching_module
 from ostools.measure.patching import runs
 from ostools.measure.patching.runs import SITES, PromptRun
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+from tests.reporting.made import rows_of, words_of
 from tests.sets import quick
 
 CLEAN, CORRUPT = [2, 40, 50, 60, 61, 70], [2, 40, 51, 60, 61, 70]
@@ -146,6 +148,22 @@ def test_first_order_against_finite_differences(what: Any) -> None:
     assert row["predicted_effect"] == pytest.approx(slope, rel=1e-5)
 
 
+@pytest.mark.parametrize("what", ["residual", "mlp-out"])
+def test_first_order_is_judged_on_the_parts_that_can_act(what: Any) -> None:
+    """Before the token that differs both sides are exactly 0: whatever the number of such tokens,
+    they are no evidence."""
+    model = tiny_model("gemma3", n_layers=3)
+    start, options = [2, *range(100, 120)], {"what": what, "logit": PAIR}
+    prompts = pair(model, start + CLEAN[1:], start + CORRUPT[1:])
+    whole: Any = ost.patch(model, *prompts, **options)
+    acting = ost.patch(model, *prompts, **options, positions=list(range(22, 26)))
+    assert len(whole.frame) > 6 * len(acting.frame)
+    pd.testing.assert_frame_equal(whole.agreement, acting.agreement)
+    unable = ost.patch(model, *prompts, **options, positions=list(range(12))).agreement
+    assert set(unable["believed"]) == {pd.NA}
+    assert set(unable["words"]) == {"not tested here: 0 parts with an effect, 8 needed"}
+
+
 def test_a_contrast_is_the_difference_of_the_two_logits() -> None:
     model = tiny_model("llama")
     contrast, first, second = (
@@ -213,11 +231,28 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
 
 
 def test_no_share_is_told_of_a_gap_without_the_two_answers(embedded: TransformerBridge) -> None:
-    """And sentences need no first order."""
+    """And sentences need no first order. Its chart has the effects."""
     question = tasks.questions("copy-beside", lengths=[3], seeds=[1])[0]
-    (sentence,) = ost.patch(embedded, question, layers=[0], first_order=False).findings()
+    result = ost.patch(embedded, question, layers=[0], first_order=False)
+    (sentence,) = result.findings()
     assert sentence.startswith("The gap is from")
     assert "%" not in sentence
+    cells = rows_of(result.plot(), "value", "effect")
+    assert all(cell["value"] == cell["effect"] for cell in cells)
+    assert "clean-corrupt gap" not in words_of(result.plot())
+
+
+@pytest.mark.parametrize(("what", "first"), [("residual", DIFFERS), ("heads", 0), ("edges", 0)])
+def test_a_chart_leaves_out_what_it_says_and_draws_shares(what: Any, first: int) -> None:
+    """The tokens before the one that differs: a head has no token, and an edge to an earlier token
+    has an effect."""
+    model = tiny_model("gemma3")
+    result: Any = ost.patch(model, *pair(model), what=what, logit=PAIR[0], first_order=False)
+    chart, table = result.plot(), result.frame.query("quantity == 'logit'")
+    drawn = table[table["position"].fillna(first) >= first]
+    cells = [cell["value"] for cell in rows_of(chart, "value", "effect")]
+    assert cells == pytest.approx(drawn["share"].tolist(), rel=1e-5)
+    assert ("Left out" in words_of(chart)) == (len(drawn) < len(table))
 
 
 @pytest.mark.parametrize(

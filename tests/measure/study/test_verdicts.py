@@ -86,12 +86,15 @@ def test_the_sign_of_a_verdict(sign: int, verdict: str, quantity: str) -> None:
 
 def test_too_few_lengths_for_a_verdict() -> None:
     """Five lengths, all better: that is nothing rare enough for four verdicts at 95%; eight are."""
-    row, said = judged(lengths=range(1, 6), value=2.0)
+    row, said = judged(lengths=range(1, 7), value=2.0)
     assert row["low"] > 0
+    assert np.isnan(row["verdict_low"])
+    assert "on 6 lengths, and a verdict needs 8" in said["sentence"]
+    row, said = judged(lengths=range(1, 6), value=2.0)
+    assert np.isnan(row["low"])
     assert said["collapse"] == "not decided"
     assert "on 5 lengths, and a verdict needs 8" in said["sentence"]
     assert judged(lengths=range(1, 9), value=2.0)[1]["collapse"] == "larger"
-    assert np.isnan(judged(lengths=[4, 9], value=2.0)[0]["low"])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The charts draw what the tables hold, say what they cannot show, and look the same everywhere."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,8 +35,10 @@ from tests.reporting.made import (
     rows_of,
     words_of,
 )
+from tests.reporting.style.test_every_chart import nodes
 
 PROFILE = [1.0, 3.0, 2.0, 5.0]
+NAMED = re.compile(r"(\[.*\])\[indexof\((\[.*\]), datum.value\)\]")
 
 
 def test_a_comparison_holds_every_row_of_the_table() -> None:
@@ -61,6 +64,25 @@ def test_estimated_rows_are_not_called_measured() -> None:
     assert "operator" not in words
     assert "easured" not in words
     assert "intervals" not in words_of(sensitivity_chart(exact))
+
+
+@pytest.mark.parametrize("chosen", [[3], [2, 3], [1, 3, 6], range(5, 60), range(9)])
+def test_a_token_has_its_own_name_and_place_in_a_table_without_the_others(chosen: Any) -> None:
+    whole = made_sensitivity({"full": [1.0 + place for place in range(60)]})
+    frame: Any = whole.frame
+    for order in (1, -1):
+        drawn = sensitivity_chart(
+            replace(whole, frame=frame[frame["position"].isin(chosen)][::order])
+        )
+        (axis,) = {
+            (lookup.group(2), lookup.group(1), *node["scale"]["domain"])
+            for node in nodes(drawn.to_dict())
+            if (lookup := NAMED.match(str(node.get("axis", {}).get("labelExpr"))))
+        }
+        places, names = json.loads(axis[0]), json.loads(axis[1])
+        assert names == [f"t{place} {place}" for place in places]
+        assert {*places} == {place for place in chosen if len(chosen) < 48 or place % 2}
+        assert axis[2:] == (min(chosen) - 0.5, max(*chosen, min(chosen) + 1) + 0.5)
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0, 10.0], [0.0, 0.0], [0.5, 1.0, 10.0]])

@@ -54,7 +54,10 @@ def test_whether_a_curve_falls_and_by_which_law() -> None:
     assert "it does not fall" in curve_said(lambda n: 3.0 * (0.85 if n > 60 else 1.0))
     assert "it falls:" not in curve_said(lambda n: 3.0 * (0.51 if n > 60 else 1.0))
     few = curve_said(lambda n: 3.0 / n, [1, 2, 4, 8])
-    assert "from 3 at n = 1 to 0.375 at n = 8; 4 lengths are too few to claim a trend" in few
+    assert (
+        "from 3 at n = 1 to 0.375 at n = 8; 3 evenly spread of the 4 lengths are too few to claim a trend"
+        in few
+    )
     assert "it falls" not in few
     exact = curve_said(
         lambda n: 3.0 / n if n < 20 else 2e-15
@@ -253,6 +256,19 @@ def test_a_trend_is_the_last_quarters_median_over_the_firsts() -> None:
     _, change, _ = _trend(made_collapse(lambda n: 1.0 / n, lengths=range(1, 41)))
     last, first = (1 / 35 + 1 / 36) / 2, (1 / 5 + 1 / 6) / 2
     assert change == pytest.approx(last / first, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        ([*range(1, 33), 64, 128, 256], "; 3 evenly spread of the 35 lengths are too few"),
+        ([*range(1, 17), *range(24, 129, 8)], "last quarter of the 18 evenly spread of the 30"),
+        (range(1, 41), "The median of the last quarter of the lengths is"),
+        (range(1, 4), "; 3 lengths are too few to claim a trend."),
+    ],
+)
+def test_a_trend_says_of_how_many_lengths_it_is(lengths: Any, words: str) -> None:
+    assert words in curve_said(lambda n: 1.0 / n, lengths=lengths)
 
 
 # --- where the prompt was read

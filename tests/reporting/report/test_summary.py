@@ -259,7 +259,9 @@ def study_of(verdict: str, baseline: float = 0.5) -> ost.measure.Study:
         ]
     )
     provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
-    return ost.measure.Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table)
+    frame = pd.DataFrame({"quantity": "correct", "length": range(8), "seed": 0})
+    frame = frame.assign(baseline=[1.0] * int(8 * baseline) + [0.0] * int(8 - 8 * baseline))
+    return ost.measure.Study(frame, provenance, pd.DataFrame([row]), table)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_a_mitigation_is_what_the_study_says(verdict: str, state: str) -> None:
     assert strip(mitigations=study_of(verdict, baseline=1.0))["Mitigations"] == "not tested"
     first, tried = made.findings()
     assert tried == (
-        f"Tried on copy-last: hint (answers: {verdict}). Without a mitigation 50% of the answers are right."
+        f"Tried on copy-last: hint (answers: {verdict}). Without a mitigation 4 of 8 answers are right."
     )
     shown = "hint helps answers: +25.0 points [+10.0, +40.0]."
     assert first == (shown if verdict == "helps" else "No mitigation is shown to help or to hurt.")
