@@ -12,7 +12,7 @@ import pytest
 
 import ostools as ost
 from ostools import tasks
-from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
+from ostools.measure.answers.result import COLUMNS, Evaluation
 from ostools.results import Provenance, frame_of
 from scripts.behaviour import cells, collapse, figure, page, states
 from scripts.behaviour import store as store_of_cells
@@ -57,7 +57,7 @@ def plant(
         rows.append(dict.fromkeys(COLUMNS, pd.NA) | known)
     frame: Any = pd.DataFrame(rows)[list(COLUMNS)].astype(COLUMNS)
     provenance = Provenance.without_model(measurement="evaluate", temperature=0.0)
-    Evaluation(frame, provenance, summarise(frame, form.random)).save(store_of_cells.path_of(name))
+    Evaluation(frame, provenance).save(store_of_cells.path_of(name))
 
 
 def plant_states(name: str, distances: Mapping[Any, float], noise: float = 2.0) -> None:

@@ -5,6 +5,7 @@ numbers.
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,29 @@ def test_provenance_of_a_model_is_plain_json() -> None:
         "agrees_within": AGREES_WITHIN,
         "scores_in_16_bits": "float32",
     }
+
+
+@pytest.mark.parametrize("name", ["Evaluation", "AnswerDifference", "Collapse", "Sensitivity"])
+def test_rows_of_several_results_are_no_result(name: str) -> None:
+    """A frame that a user joined would be told as one curve; rows left out of it would not."""
+    result: Any = EVERY[name]()
+    twice = pd.concat([result.frame, result.frame], ignore_index=True)
+    with pytest.raises(InputError, match=f"^{name}: expected one row for each .*, found several"):
+        replace(result, frame=twice)
+    half = replace(result, frame=result.frame[::2])
+    assert type(half) is type(result)
+    if "task" in result.frame:
+        other = result.frame.assign(task="another", length=result.frame["length"] + 10_000)
+        both = pd.concat([result.frame, other], ignore_index=True)
+        with pytest.raises(
+            InputError, match=f"^{name}: expected rows of one task, found .*another"
+        ):
+            replace(result, frame=both)
+
+
+def test_several_prompts_have_the_rows_of_all() -> None:
+    """What is told of them is of every prompt's result, and would not be of the rows."""
+    several: Any = EVERY["Sensitivities"]()
+    for frame in (several.frame[several.frame["prompt"] == 1], several.frame[:-1]):
+        with pytest.raises(InputError, match=r"expected the \d+ rows of its \d+ prompts, found"):
+            replace(several, frame=frame)

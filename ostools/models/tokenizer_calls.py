@@ -77,6 +77,15 @@ def writes_lines(tokenizer: PreTrainedTokenizerBase) -> bool:
     return "\n" in decoded(tokenizer, token_ids(tokenizer, "a\na", add_special_tokens=False))
 
 
+def fingerprint(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """What its ids come from: vocabulary and rules, special tokens, and the chat template."""
+    if tokenizer.is_fast:
+        rules = cast(Any, tokenizer).backend_tokenizer.to_str()
+    else:
+        rules = repr(sorted(tokenizer.get_vocab().items()))
+    return [rules, repr(tokenizer.special_tokens_map), repr(tokenizer.chat_template)]
+
+
 # ---- markers
 
 

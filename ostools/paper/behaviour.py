@@ -74,6 +74,7 @@ _OF_ONE_TASK = (
     "mitigation",
     "elicitation",
     "seeds",
+    "random",
     "trained_length",
     "examples",
     "max_new_tokens",

@@ -199,24 +199,24 @@ def hidden_counts(curve: Collapse, right_tokens: Mapping[int, str]) -> Result:
     pairs n, n + 1 whose right answers begin with different tokens), right_once and right_twice (of
     them: one first token is right, both are).
     """
-    statuses = curve.verdicts().query("site == 'y'").set_index("dtype")["status"]
-    ranges = curve.hidden_ranges().query("site == 'y'")
     logits: Frame = frame_of(curve).query("site == 'logits'")
+    verdicts = {
+        dtype: verdict
+        for (_, dtype, site, _), verdict in curve.verdicts_over_seeds().items()
+        if site == "y"
+    }
     rows = []
-    for dtype, status in statuses.items():
-        spans = ranges.loc[ranges["dtype"] == dtype, ["first", "last"]].to_numpy()
+    for dtype, verdict in verdicts.items():
         tokens = logits[logits["dtype"] == dtype].set_index("length")["next_token"]
         right_in_pair = [
             int(tokens[n] == right_tokens[n]) + int(tokens[n + 1] == right_tokens[n + 1])
-            for n in tokens.index
-            if any(first <= n <= last for first, last in spans)
-            and n + 1 in tokens.index
-            and right_tokens[n] != right_tokens[n + 1]
+            for n in verdict.hidden_in_ranges
+            if n + 1 in tokens.index and right_tokens[n] != right_tokens[n + 1]
         ]
         rows.append(
             {
                 "dtype": dtype,
-                "impossible_status": status,
+                "impossible_status": verdict.words,
                 "tested_pairs": len(right_in_pair),
                 "right_once": right_in_pair.count(1),
                 "right_twice": right_in_pair.count(2),

@@ -151,6 +151,9 @@ class Result:
     """
 
     tables: ClassVar[tuple[TableHead, ...]] = ()
+    key: ClassVar[tuple[str, ...]] = ()
+    """What tells its rows apart; and what is the same in all of them (`of_one`)."""
+    of_one: ClassVar[tuple[str, ...]] = ()
 
     frame: pd.DataFrame
     provenance: Provenance
@@ -158,6 +161,20 @@ class Result:
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.__repr__ = Result.__repr__  # before `dataclass` writes one with every table in it
+
+    def __post_init__(self) -> None:
+        """Refuse rows of several results in one table, which would be told as one curve."""
+        if self.key and self.frame.duplicated([*self.key]).any():
+            raise InputError(
+                f"{type(self).__name__}: expected one row for each {', '.join(self.key)}, found "
+                "several: keep rows of several results apart"
+            )
+        for name in self.of_one:
+            if len(values := self.frame[name].unique()) > 1:
+                raise InputError(
+                    f"{type(self).__name__}: expected rows of one {name}, found "
+                    f"{', '.join(map(str, values))}: keep rows of several results apart"
+                )
 
     def __repr__(self) -> str:
         """What it is and of what model, and the first rows."""
@@ -329,8 +346,13 @@ def _built(name: str, values: Mapping[str, Any]) -> Result:
     classes = {kind.__name__: kind for kind in _below(Result)}
     kind = classes[checked_name("result", name, classes)]
     names = {field.name for field in fields(kind)}
-    # A field that the class had once, and that held nothing, is passed over.
-    values = {key: value for key, value in values.items() if key in names or value is not None}
+    # A field that the class had once is passed over where it held nothing, or what the class now
+    # computes of its frame.
+    values = {
+        key: value
+        for key, value in values.items()
+        if key in names or not (value is None or isinstance(getattr(kind, key, None), property))
+    }
     where = {**values["provenance"], "edits": tuple(values["provenance"]["edits"])}
     where["token_ids"] = None if where["token_ids"] is None else tuple(where["token_ids"])
     return kind(**{**values, "provenance": Provenance(**where)})

@@ -127,7 +127,8 @@ class AppendixTask(Task):
         probability `p`, else a zero), `count-ones-figure-5` (the question of Figure 5 (a)),
         `count-word` (each word is 'car' with probability 1/2, else one of `WORDS`).
     hint: append the paper's hint (copying a digit).
-    separator_every: a comma after every so many digits, none at the end (tasks on digits).
+    separator_every: a comma after every so many digits, none at the end (tasks on digits). What a
+        mitigation inserts does not count.
     interleave: zeros and ones in turn. Where a digit is to be copied it is a zero; `count-ones`
         begins with a one.
     uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`,
@@ -257,10 +258,7 @@ class AppendixTask(Task):
             signs = (piece.rstrip() if isinstance(piece, Bar) else piece for piece in pieces)
             words = (f" {piece}" if piece[:1].isalnum() else piece for piece in signs)
             return "".join(words).removeprefix(" ")
-        every = self.separator_every or max(len(pieces), 1)
-        return ",".join(
-            "".join(pieces[start : start + every]) for start in range(0, len(pieces), every)
-        )
+        return _with_commas(pieces, self.separator_every)
 
     def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
         form = _FORMS[self.name][0]
@@ -300,6 +298,15 @@ class AppendixTask(Task):
     def could_answer(self, line: str, pieces: Sequence[str]) -> bool:
         """A copied number has a digit."""
         return any(letter.isdigit() for letter in line)
+
+
+def _with_commas(pieces: Sequence[str], every: int | None) -> str:
+    """The pieces with a comma after every so many digits, none after the last: what a mitigation
+    inserted is no digit.
+    """
+    places = [place for place, piece in enumerate(pieces) if piece.isdigit()]
+    marked = set(places[every - 1 : -1 : every]) if every else set()
+    return "".join(piece + "," * (place in marked) for place, piece in enumerate(pieces))
 
 
 def _as_sum(pieces: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import mitigations, tasks
 from ostools.measure.answers.evaluate import task_answers
-from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
+from ostools.measure.answers.result import COLUMNS, Evaluation
 from ostools.measure.task_prompt import CHAT, elicit
 from ostools.results import Provenance
 from scripts.behaviour import states
@@ -78,7 +78,7 @@ class Asked:
         provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
         frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
         frame = frame[list(COLUMNS)].astype(COLUMNS)
-        Evaluation(frame, provenance, summarise(frame, form.random)).save(path_of(name))
+        Evaluation(frame, provenance).save(path_of(name))
 
 
 def middle(base: Evaluation) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from ostools.measure.answers.reading import CUT_OFF
-from ostools.measure.answers.result import Evaluation, answer_difference, from_rows
+from ostools.measure.answers.result import Evaluation, answer_difference
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.answers import heaping
 from ostools.theory.statistics.intervals import wilson
@@ -160,7 +160,7 @@ def reasoned_table() -> Table:
 
 def at_lengths(result: Evaluation, lengths: Iterable[int]) -> Evaluation:
     rows: Any = frame_of(result)
-    return from_rows(
+    return Evaluation(
         rows[rows["length"].isin(list(lengths))].reset_index(drop=True), result.provenance
     )
 

@@ -151,6 +151,7 @@ def layered(curves: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) 
     """The float64 L1 distance after each block, from layer 0 on."""
     n = np.array(lengths, dtype=float)
     read = {"site": "residual", "per": "vector", "norm": "l1", "length": list(lengths)}
+    read |= {"task": "figure-5a", "pair": "theorem", "seed": 0, "dtype": "float64"}
     values = [curve(n, 0) for curve in curves]
     distances = [{"mean": v, "float64_distance": v, "relative": v / 10} for v in values]
     tables = [pd.DataFrame({**read, "layer": layer, **d}) for layer, d in enumerate(distances)]

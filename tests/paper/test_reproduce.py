@@ -2,6 +2,7 @@
 decides.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from ostools.paper.claims.parts import PARTS, checked_arguments, parts_of, steps
 from ostools.paper.figure5 import hidden_counts
 from ostools.paper.lemmas import lemma_checks
 from ostools.paper.reproduction.reproduce import CLAIMS, FIGURES, chosen_claims, judged
+from ostools.theory.distances import hidden_ranges
 from tests.paper import planted
 from tests.reporting.made import made_collapse
 
@@ -368,10 +370,27 @@ def test_a_hidden_pair_of_counts_that_is_right_twice_contradicts_the_corollary(
     token: Callable[[int], str], once: int, twice: int
 ) -> None:
     """Hidden from 25 on: there 29 and 30, 39 and 40 have answers that begin with different digits."""
+    right_tokens = {n: str(n)[0] for n in range(1, 41)}
+    assert counted({*range(25, 41)}, token, right_tokens) == (2, once, twice)
+
+
+def counted(
+    hidden: set[int], token: Callable[[int], str], right_tokens: dict[int, str]
+) -> tuple[int, ...]:
+    """Pairs tested, and right once and twice, of 40 lengths that are `hidden` at some."""
     curve = made_collapse(
-        lambda n: 0.1 if n >= 25 else 1.0, lengths=range(1, 41), noise={"made": 0.5}
+        lambda n: 0.1 if n in hidden else 1.0, lengths=range(1, 41), noise={"made": 0.5}
     )
     frame = curve.frame.assign(next_token=curve.frame["length"].map(token))
-    right_tokens = {n: str(n)[0] for n in range(1, 41)}
     row = hidden_counts(replace(curve, frame=frame), right_tokens).frame.iloc[0]
-    assert (row["tested_pairs"], row["right_once"], row["right_twice"]) == (2, once, twice)
+    return row["tested_pairs"], row["right_once"], row["right_twice"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pair_of_counts_that_is_told_apart_within_a_hidden_range_is_not_tested(seed: int) -> None:
+    """Told apart at some of the 7 lengths between two rows of hidden ones, which are one range."""
+    apart = set(random.Random(seed).sample(range(15, 22), 1 + seed))
+    hidden = {*range(1, 41)} - apart
+    assert len(hidden_ranges([n in hidden for n in range(1, 41)], range(1, 41))) == 1
+    pairs = len(hidden - {40})
+    assert counted(hidden, str, {n: str(n) for n in range(1, 41)}) == (pairs, 0, pairs)

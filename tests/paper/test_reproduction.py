@@ -6,6 +6,7 @@ import html
 import json
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from pandas.testing import assert_frame_equal
 from transformer_lens.model_bridge import TransformerBridge
@@ -88,8 +90,40 @@ def test_what_is_there_is_not_measured_again_and_what_changed_or_was_cut_off_is(
     assert told[-1] == "measuring figure-2"
     found, told = reproduced(tiny_model("llama", seed=2, **SMALL), tmp_path, **longer)
     assert told[1:] == ["measuring figure-2"]  # Figure 9 knows no model
-    assert "another model, other arguments or other versions" in told[0]
+    assert "another model or tokenizer, other edits, arguments or versions" in told[0]
     assert found.provenance.model["weight_hash"] != first.provenance.model["weight_hash"]
+
+
+def _constant(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda queries: torch.full(queries.shape, factor)
+
+
+EDITS: dict[str, Callable[[TransformerBridge], AbstractContextManager[object]]] = {
+    "scores": lambda model: ost.hooks.scale_scores(model, 0.05),
+    "a function": lambda model: ost.hooks.scale_scores(model, _constant(0.05)),
+    "another function": lambda model: ost.hooks.scale_scores(model, _constant(0.5)),
+}
+
+
+@pytest.mark.slow
+def test_numbers_of_other_edits_or_another_template_are_not_resumed(tmp_path: Path) -> None:
+    """In one directory the same numbers as in a new one, in whatever order they are asked for."""
+    model, arguments = ost.load_model(), {"figure-2": {"lengths": "10"}}
+
+    def answers(out: Path) -> pd.DataFrame:
+        reproduction = ost.paper.reproduce(model, 2, out=out, arguments=arguments)
+        return reproduction.results["figure-2"]["figure"].frame
+
+    untouched = answers(tmp_path / "one")
+    for name, edit in EDITS.items():
+        with edit(model):
+            assert_frame_equal(answers(tmp_path / "one"), answers(tmp_path / name))
+    assert_frame_equal(answers(tmp_path / "one"), untouched)
+    model.tokenizer.chat_template = "{% for x in messages %}Say 1. {{ x['content'] }}\n{% endfor %}"
+    in_template = answers(tmp_path / "one")
+    assert_frame_equal(in_template, answers(tmp_path / "template"))
+    longer: Any = in_template["tokens"] - untouched["tokens"]
+    assert longer.min() > 0
 
 
 def _cut(file: Path) -> None:

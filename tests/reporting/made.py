@@ -20,7 +20,7 @@ from ostools.measure import (
     Sensitivity,
     compare,
 )
-from ostools.measure.answers.result import COLUMNS, summarise
+from ostools.measure.answers.result import COLUMNS
 from ostools.measure.bounds.variants import variant_named
 from ostools.measure.probes.scores import DECODABLE, SAME
 from ostools.results import Provenance
@@ -213,11 +213,11 @@ def made_evaluation(
         "chat": False,
         "max_new_tokens": 20,
     }
-    settings |= {"rewritten": False, "trained_length": 4} | how
+    settings |= {"rewritten": False, "trained_length": 4, "random": random} | how
     provenance = Provenance(
         {"name": "tiny", "trained_lengths": {"count-ones": 4}}, settings, None, {}
     )
-    return Evaluation(frame, provenance, summarise(frame, random))
+    return Evaluation(frame, provenance)
 
 
 READ_AT: dict[str, Any] = {

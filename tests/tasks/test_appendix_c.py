@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ostools import mitigations
 from ostools.ground.errors import InputError
+from ostools.mitigations import Bar
 from ostools.tasks import task
 from ostools.tasks.appendix_c import HINT, NAMES, WORDS, AppendixTask, few_shot
 from tests.checkpoints import paper_text
@@ -263,3 +265,16 @@ def test_a_mode_changes_neither_the_sequence_nor_the_answer(name: str, mode: str
     assert (asked.items(20, 3), asked.answer(20, 3)) == (plain.items(20, 3), plain.answer(20, 3))
     assert (asked.reasons, asked.trained_as) == (True, None)
     assert (plain.reasons, plain.trained_as) == (False, name)
+
+
+@pytest.mark.parametrize("inserted", ["partition:size=2", "separator:every=2,text=;", "bar"])
+def test_commas_stand_behind_every_third_digit_whatever_is_inserted(inserted: str) -> None:
+    """Without the inserted text the sequence is that of the task alone."""
+    bars = ["1", Bar(" | "), "1", "1", ";", Bar(" | "), "1"]
+    is_bar = inserted == "bar"
+    pieces = bars if is_bar else [*mitigations.mitigation(inserted).sequence(["1"] * 8)]
+    form = AppendixTask("count-ones", separator_every=3)
+    plain = form.sequence([piece for piece in pieces if piece == "1"])
+    written = form.sequence(pieces)
+    assert [character for character in written if character in "1,"] == list(plain)
+    assert written.replace(",", "") == "".join(pieces)

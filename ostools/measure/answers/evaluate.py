@@ -27,7 +27,7 @@ from ostools.measure.answers.answers import (
 from ostools.measure.answers.judging import Grade, answer_columns, grade_name
 from ostools.measure.answers.probability import answer_room, words_first
 from ostools.measure.answers.reading import STOP, reader_of
-from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
+from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE
 from ostools.measure.position import answer_text
@@ -133,6 +133,7 @@ def evaluate(
         grade=grade,
     )
     how |= {"lengths": length_list, "seeds": seed_list, "trained_length": longest}
+    how["random"] = form.random
     if {row["status"] for row in rows} == {INACTIVE}:
         how["status"] = INACTIVE
     if grade is not None:
@@ -140,7 +141,7 @@ def evaluate(
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
     frame: Frame = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
-    return Evaluation(frame, provenance, summarise(frame, form.random))
+    return Evaluation(frame, provenance)
 
 
 def task_answers(
@@ -225,7 +226,7 @@ def _status(
 
 
 SWEPT = Swept(
-    read=from_rows,
+    read=Evaluation,
     options={
         "elicitation": (Elicitation | None, None),
         # One limit for all lengths, as a row may not depend on which others stand beside it. The

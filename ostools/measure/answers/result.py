@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import pandas as pd
 
@@ -14,7 +14,7 @@ from ostools import tasks
 from ostools.ground import InputError, title_of
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
 from ostools.mitigations.named import NONE
-from ostools.results import Chart, Frame, Provenance, Result, frame_of
+from ostools.results import Chart, Column, Frame, Result, frame_of, of_earlier_version
 from ostools.tasks import AppendixTask
 from ostools.theory.statistics.answers import Heaping, heaping, mcnemar, paired_difference
 from ostools.theory.statistics.intervals import wilson
@@ -52,10 +52,27 @@ class Evaluation(Result):
     (whether the model's card lists training of the task up to this length; NA: not known. That is
     of the task's own text: what a mitigation makes of it may have been in no training at all).
 
-    `summary`: one row a length, see `summarise`.
+    A row a question: raises `InputError` for several answers to one, and for several tasks.
     """
 
-    summary: pd.DataFrame
+    key: ClassVar = ("length", "seed")
+    of_one: ClassVar = ("task",)
+
+    @property
+    def random(self) -> bool:
+        """Whether the task draws its questions, so that each is one trial."""
+        recorded = self.provenance.parameters.get("random")
+        if recorded is None:  # of a file of before, or of a sweep
+            try:
+                return tasks.task(str(self.frame["task"].iloc[0])).random
+            except InputError:  # of a distribution that is not installed here
+                return frame_of(self)["seed"].nunique() > 1
+        return bool(recorded)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row a length, see `summarise`."""
+        return summarise(self.frame, self.random)
 
     @property
     def wrong(self) -> int:
@@ -119,20 +136,14 @@ def summarise(frame: pd.DataFrame, random: bool) -> pd.DataFrame:
 
 def _summary(length: int, rows: Frame, random: bool) -> dict[str, object]:
     answers = rows[rows["correct"].notna()]
-    right, log_probability = int(answers["correct"].sum()), answers["log_probability"]
-    is_drawn = random and len(answers) > 0
-    low, high = wilson(right, len(answers), LEVEL) if is_drawn else (math.nan, math.nan)
+    log_probability = answers["log_probability"]
     return {
         "length": length,
         "prompts": int(rows["seed"].nunique()),
-        "asked": len(answers),
-        "right": right,
+        **_share(answers["correct"], random),
         "wrong": int((answers["kind"].eq(HAS_ANSWER) & ~answers["correct"]).sum()),
         "content_right": int(answers["content_correct"].sum()),
         "content_read": int(answers["content_correct"].notna().sum()),
-        "accuracy": right / len(answers) if len(answers) else math.nan,
-        "wilson_low": low,
-        "wilson_high": high,
         "something_else": int(answers["kind"].eq(SOMETHING_ELSE).sum()),
         "cut_off": int(answers["kind"].eq(CUT_OFF).sum()),
         "unanswered": len(rows) - len(answers),
@@ -144,16 +155,13 @@ def _summary(length: int, rows: Frame, random: bool) -> dict[str, object]:
     }
 
 
-def from_rows(rows: Frame, provenance: Provenance) -> Evaluation:
-    if rows.duplicated(["length", "seed"]).any():
-        raise InputError(
-            "expected one answer to each prompt, found several: they are not several trials"
-        )
-    try:
-        random = tasks.task(str(rows["task"].iloc[0])).random
-    except InputError:  # of a distribution that is not installed here
-        random = rows["seed"].nunique() > 1
-    return Evaluation(rows, provenance, summarise(rows, random))
+def _share(correct: Column, random: bool) -> dict[str, float | int]:
+    """How many of the answers are right, and the share; its interval where each was drawn."""
+    answers, right = len(correct), int(correct.sum())
+    low, high = wilson(right, answers, LEVEL) if random and answers else (math.nan, math.nan)
+    accuracy = right / answers if answers else math.nan
+    counts = {"asked": answers, "right": right, "accuracy": accuracy}
+    return {**counts, "wilson_low": low, "wilson_high": high}
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,22 +170,58 @@ class AnswerDifference(Result):
 
     Columns: length, seed, key (the right answer), first and second (the answer lines),
     first_correct, second_correct.
-
-    `summary`, one row: first and second (what tells the two apart: model, dtype, mitigation,
-    elicitation, mode, temperature), questions, left_out (that one of the two did not answer, or
-    under a mitigation that changed nothing there), first_right, second_right, gained (right in the
-    second alone), lost (in the first alone), difference (share of right answers, second - first)
-    with its exact paired interval (low, high: 95%), p_value (McNemar's exact test), verdict:
-    "second is better" or "first is better" where the interval leaves 0 out; "no measurable
-    difference" where all of it is within 5 points; else "not decided". The interval counts
-    questions as independent of each other: see `theory.statistics.answers`.
-
-    `curves`: of each of the two, the share of right answers by length, with Wilson's interval where
-        it has one.
     """
 
-    summary: pd.DataFrame
-    curves: pd.DataFrame
+    key: ClassVar = ("length", "seed", "key")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "left_out" not in self.provenance.parameters:
+            raise of_earlier_version(self, "curves of questions that were left out")
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row: first and second (what tells the two apart: model, dtype, mitigation,
+        elicitation, mode, temperature), questions, left_out (that one of the two did not answer, or
+        under a mitigation that changed nothing there), first_right, second_right, gained (right in
+        the second alone), lost (in the first alone), difference (share of right answers, second -
+        first) with its exact paired interval (low, high: 95%), p_value (McNemar's exact test),
+        verdict: "second is better" or "first is better" where the interval leaves 0 out; "no
+        measurable difference" where all of it is within 5 points; else "not decided". The interval
+        counts questions as independent of each other: see `theory.statistics.answers`.
+        """
+        parameters, rows = self.provenance.parameters, frame_of(self)
+        first, second = rows["first_correct"], rows["second_correct"]
+        gained, lost = int((~first & second).sum()), int((first & ~second).sum())
+        low, high = paired_difference(gained, lost, len(first), LEVEL)
+        summary = {
+            "first": parameters["names"][0],
+            "second": parameters["names"][1],
+            "questions": len(first),
+            "left_out": parameters["left_out"],
+            "first_right": int(first.sum()),
+            "second_right": int(second.sum()),
+            "gained": gained,
+            "lost": lost,
+            "difference": (gained - lost) / len(first),
+            "low": low,
+            "high": high,
+            "p_value": mcnemar(gained, lost),
+            "verdict": _verdict(low, high),
+        }
+        return pd.DataFrame([summary])
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        """Of each of the two, the share of right answers by length, of the questions that count,
+        with Wilson's interval where it has one.
+        """
+        names, random = (self.provenance.parameters[name] for name in ("names", "random"))
+        return pd.DataFrame(
+            {"length": length, **_share(rows[column], random), "side": name}
+            for name, column in zip(names, ("first_correct", "second_correct"), strict=True)
+            for length, rows in frame_of(self).groupby("length")
+        )
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.answers import difference_chart
@@ -197,41 +241,16 @@ def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference
     answer; and where no question is left.
     """
     rows, left_out = _paired(first, second)
-    first_correct, second_correct = rows["first_correct"], rows["second_correct"]
-    gained = int((~first_correct & second_correct).sum())
-    lost = int((first_correct & ~second_correct).sum())
-    low, high = paired_difference(gained, lost, len(rows), LEVEL)
-    names = _names(first, second)
-    summary = {
-        "first": names[0],
-        "second": names[1],
-        "questions": len(rows),
-        "left_out": left_out,
-        "first_right": int(first_correct.sum()),
-        "second_right": int(second_correct.sum()),
-        "gained": gained,
-        "lost": lost,
-        "difference": (gained - lost) / len(rows),
-        "low": low,
-        "high": high,
-        "p_value": mcnemar(gained, lost),
-        "verdict": _verdict(low, high),
-    }
-    columns = ["length", "right", "asked", "accuracy", "wilson_low", "wilson_high"]
-    curves = [
-        result.summary[columns].assign(side=name)
-        for result, name in zip((first, second), names, strict=True)
-    ]
     parameters = {
         **first.provenance.parameters,
         "measurement": "answer difference",
         "second": second.provenance.as_dict(),
         "mitigation": [str(result.frame["mitigation"].iloc[0]) for result in (first, second)],
+        "names": _names(first, second),
+        "random": first.random,
+        "left_out": left_out,
     }
-    provenance = replace(first.provenance, parameters=parameters)
-    return AnswerDifference(
-        rows, provenance, pd.DataFrame([summary]), pd.concat(curves, ignore_index=True)
-    )
+    return AnswerDifference(rows, replace(first.provenance, parameters=parameters))
 
 
 def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
@@ -246,8 +265,6 @@ def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
         )
         for name, result in (("first", first), ("second", second))
     ]
-    if any(side.duplicated(keys).any() for side in sides):
-        _refuse("several answers to a prompt: they are not several questions")
     joined: Frame = sides[0].merge(sides[1], on=keys, how="outer", indicator="side")
     if len(alone := joined[joined["side"] != "both"]):
         row = alone.iloc[0]
@@ -289,13 +306,14 @@ def _names(first: Evaluation, second: Evaluation) -> tuple[str, str]:
 
 def _words(result: Evaluation) -> list[str]:
     row, provenance = frame_of(result).iloc[0], result.provenance
+    temperature = provenance.parameters.get("temperature", 0)
     return [
         title_of(provenance.model),
-        str(provenance.model.get("dtype")),
+        str(provenance.model.get("dtype") or "dtype not recorded"),
         "no mitigation" if row["mitigation"] == NONE else str(row["mitigation"]),
         str(row["elicitation"]),
         f"mode {row['mode']}",
-        f"temperature {provenance.parameters.get('temperature', 0):g}",
+        "temperature not recorded" if temperature is None else f"temperature {temperature:g}",
     ]
 
 

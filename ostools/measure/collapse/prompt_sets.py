@@ -198,8 +198,8 @@ class RenderedPairs(CollapseTask):
         """The pairs at every length; `encoding` says how the texts are encoded, not the encoder."""
         counts = sorted({*lengths, *(n + 1 for n in lengths)})
         ids = {n: prompt.ids for n, prompt in self.prompts(counts, seed).items()}
-        for n in counts:
-            ends = ids[n][-1], ids.get(n + 1, ids[n])[-1]
+        for n in lengths:
+            ends = ids[n][-1], ids[n + 1][-1]
             if ends[0] != ends[1]:
                 texts = (repr(token_text(self.model.tokenizer, end)) for end in ends)
                 raise OtherEndError(

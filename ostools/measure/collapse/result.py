@@ -60,6 +60,8 @@ class Collapse(Result):
     model can tell apart is what differs at y.
     """
 
+    key: ClassVar = ("pair", "seed", "length", "dtype", "site", "layer", "per", "norm")
+    of_one: ClassVar = ("task",)
     tables: ClassVar = (
         TableHead(
             "curve",

@@ -122,12 +122,23 @@ class Curve:
 
     @property
     def where(self) -> str:
-        """The ranges alone, for a table: "138 to 501", "138 on, up to 256"; without one the kind,
-        or "–" where it is apart.
+        """The ranges alone, for a table: "138 to 501", "138 on, up to 256 (110 of 119)" where a
+        range has lengths that are told apart; without one the kind, or "–" where it is apart.
         """
         if not self.ranges:
             return "–" if self.kind == TOLD_APART else self.kind
-        return ", ".join(map(_ends, self.ranges))
+        return ", ".join(
+            _ends(span)
+            + f" ({span.hidden} of {span.lengths_tried})" * (span.hidden < span.lengths_tried)
+            for span in self.ranges
+        )
+
+    @property
+    def hidden_in_ranges(self) -> list[int]:
+        """The lengths of the ranges at which the pair is hidden, without those between that are
+        told apart."""
+        hidden_lengths = (n for n, hidden in zip(self.lengths, self.hidden, strict=True) if hidden)
+        return [n for n in hidden_lengths if any(s.first <= n <= s.last for s in self.ranges)]
 
     def apart_from(self, span: HiddenRange) -> int | None:
         """The next length tried after a range; None of an open one."""

@@ -22,7 +22,7 @@ from ostools.ground import InputError, checked_arguments
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import Grade, answer_columns, grade_name
 from ostools.measure.answers.reading import UNANSWERED
-from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
+from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation
 from ostools.mitigations.named import NONE
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.tasks import Question
@@ -289,10 +289,11 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
         probability=False,
         rewritten=any(question.rewritten for question in hosted.questions),
         trained_length=None,
+        random=form.random,
         level=LEVEL,
         **({} if grade is None else {"grade": grade_name(grade)}),
     )
-    return Evaluation(frame, provenance, summarise(frame, form.random))
+    return Evaluation(frame, provenance)
 
 
 def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:

@@ -85,7 +85,10 @@ class Sensitivity(Result):
         ),
     )
 
+    key: ClassVar = ("linearisation", "layer", "position")
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.provenance.parameters.get("position"), int):
             raise of_earlier_version(self, "the norms of another position's y")
 
@@ -117,6 +120,16 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
     each; means over relative position."""
 
     results: tuple[Sensitivity, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rows, every = len(self.frame), sum(len(result.frame) for result in self.results)
+        if rows != every:
+            raise InputError(
+                f"Sensitivities: expected the {every} rows of its {len(self)} prompts, found "
+                f"{rows}: take one prompt's result by its number, result[0], or measure the "
+                "prompts that you want"
+            )
 
     @classmethod
     def _profiles(cls, result: Sensitivity) -> Frame:

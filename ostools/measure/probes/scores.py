@@ -317,7 +317,9 @@ def _row(
         gained = float(difference.mean())
         gained_low, gained_high = interval_of(difference, groups, trained, -1.0)
     finding = f"not linearly decodable from {trained} examples"
-    if low > chance and not gained_low <= 0:
+    if np.isnan(low):
+        finding = f"not decided from {trained} examples"
+    elif low > chance and not gained_low <= 0:
         finding = DECODABLE if low > by_length else f"as the length alone from {trained} examples"
     return {
         "trained": trained,

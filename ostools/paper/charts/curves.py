@@ -223,7 +223,8 @@ _HEADS = ("head_minimum", "head_maximum")
 _NOTES = (
     "Line: mean over heads (chunks of d_model / H), in (b) over draws of digits too. Pale band: "
     "least to greatest.",
-    "Hidden: the float64 distance is below the rounding noise of the difference, both as drawn.",
+    "Hidden: the float64 distance is below the rounding noise of the difference, both as drawn. "
+    "Strip: a range of lengths; (k of m): at k of its m lengths the pair is hidden.",
 )
 
 
@@ -231,9 +232,9 @@ def figure_5_chart(result: Figure5) -> Chart:
     """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log
     axis for all panels.
 
-    A pale strip covers the lengths at which a dtype hides the pair: in every seed, by the quantity
-    that is drawn. Dotted lines stand where the model's training ends, and where the prompt reaches
-    a sliding window or fills the context.
+    A pale strip covers each range of lengths at which a dtype hides the pair: in every seed, by the
+    quantity that is drawn. Dotted lines stand where the model's training ends, and where the prompt
+    reaches a sliding window or fills the context.
     """
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "figure 5")
@@ -310,14 +311,14 @@ def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Any]:
 
 
 def _where(verdicts: Mapping[str, Any]) -> str:
-    """The lengths at which each dtype hides the pair, in words."""
+    """The ranges of lengths at which each dtype hides the pair, in words."""
     places = "; ".join(f"{dtype} {verdict.where}" for dtype, verdict in verdicts.items())
     return f"hidden n: {places}"
 
 
 def figure_5_findings(result: Figure5) -> list[str]:
-    """The lengths at which each dtype hides the theorem's pair, by panel; then how the figure was
-    made.
+    """The ranges of lengths at which each dtype hides the theorem's pair, by panel; then how the
+    figure was made.
     """
     sentences = [
         f"({panel}) {_WORDS[panel]}: {_where(_hidden(result, panel, 'theorem'))}."

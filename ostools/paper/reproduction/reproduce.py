@@ -16,15 +16,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import uuid4
 
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 import ostools as ost
 from ostools.ground import InputError, Progress, TransformerBridge, part_of, refusal, tell
-from ostools.hooks import HookError
+from ostools.hooks import HookError, active_edits
 from ostools.measure import Hosted
 from ostools.mitigations import MitigationError
+from ostools.models.tokenizer_calls import fingerprint
 from ostools.paper.behaviour import provenance_of
 from ostools.paper.claims import answers, collapse, squashing, statements
 from ostools.paper.claims.claim import PaperClaim, Reproduction, ResultsByPart
@@ -36,13 +38,7 @@ from ostools.paper.claims.parts import (
     options_of,
     parts_of,
 )
-from ostools.results import (
-    Provenance,
-    Result,
-    load_result,
-    save_table,
-    write_atomically,
-)
+from ostools.results import Result, load_result, save_table, write_atomically
 from ostools.sweep.cells import code_version, digest
 from ostools.sweep.store import UNREADABLE, OwnDirectory
 from ostools.sweep.sweep_file import read_yaml
@@ -119,7 +115,7 @@ class Parts(OwnDirectory):
         """The results of a part under this key, and the seconds that they took to measure; None
         where it has to be measured.
         """
-        problem = "was measured with another model, other arguments or other versions"
+        problem = "was measured with another model or tokenizer, other edits, arguments or versions"
         try:
             record = json.loads(self.record_of(name).read_bytes())
             if record["key"] == key:
@@ -158,7 +154,7 @@ def reproduce(
         figures: numbers of figures (2 to 9). Only their claims are judged. None: all claims, those
             about lemmas and theorems too.
         out: the directory DIR, a new one or that of an earlier run. A stored part of the same model
-            (its weights), arguments and code is not measured again.
+            (its weights, tokenizer and active edits), arguments and code is not measured again.
         arguments: arguments of the parts, by part and name, where they differ from those of
             `ostools.paper.claims.parts.PARTS`. `read_recipe` reads them from a file.
         recipe: the file that they come from, for the report's command.
@@ -175,7 +171,7 @@ def reproduce(
 
     numbers = None if figures is None else [figures] if isinstance(figures, int) else [*figures]
     claims, checked = chosen_claims(numbers), checked_arguments(arguments or {})
-    parts, store = parts_of(claims), Parts(Path(out), say)
+    parts, store, identity = parts_of(claims), Parts(Path(out), say), _identity(model)
     origin = provenance_of(
         model,
         measurement="reproduce",
@@ -192,7 +188,7 @@ def reproduce(
             part_progress = part_of(progress, start, end, total)
             try:
                 results[part.name], seconds[part.name] = _measured(
-                    part, model, store, checked[part.name], origin, part_progress
+                    part, model, store, checked[part.name], identity, part_progress
                 )
             except (InputError, HookError, MitigationError) as error:
                 refusals[part.name] = str(error)
@@ -207,19 +203,32 @@ def reproduce(
     return reproduction
 
 
+def _identity(model: TransformerBridge | Hosted) -> dict[str, Any]:
+    """What the numbers of a model come from: weights, tokenizer and active edits; of answers made
+    elsewhere what they say of their model.
+    """
+    described = dict(provenance_of(model).model)
+    if isinstance(model, Hosted):
+        return described
+    tokenizer = None if model.tokenizer is None else digest(fingerprint(model.tokenizer))
+    # What a hook without words does is not known: its parts are never found again.
+    edits = [str(edit) if edit.what else uuid4().hex for edit in active_edits(model)]
+    return {**described, "tokenizer": tokenizer, "edits": edits}
+
+
 def _measured(
     part: ClaimPart,
     model: Any,
     store: Parts,
     arguments: Arguments,
-    origin: Provenance,
+    identity: Mapping[str, Any],
     progress: Progress | None,
 ) -> tuple[Results, float]:
     """A part's results and their seconds, taken from the directory, or measured and stored
     there.
     """
     options = options_of(arguments)
-    described: Mapping[str, Any] = {} if part.memory is None else origin.model
+    described: Mapping[str, Any] = {} if part.memory is None else identity
     if isinstance(model, Hosted) and part.memory is not None:
         if part.questions is None:
             raise InputError("takes the inside of a model, and of this one there are answers alone")

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import pandas as pd
+
 from ostools.ground import number, runs
 from ostools.measure import AnswerDifference, Decodability, Evaluation, FailureStage
 from ostools.measure.answers.result import FIRST_BETTER, SECOND_BETTER
@@ -296,4 +298,5 @@ def _probe_words(probes: Decodability, dtype: str) -> str:
 
 
 def _right(row: Mapping[Hashable, Any]) -> str:
-    return f"{row['name']} {row['accuracy']:.0%} [{row['low']:.0%}, {row['high']:.0%}]"
+    interval = "(no interval)" if pd.isna(row["low"]) else f"[{row['low']:.0%}, {row['high']:.0%}]"
+    return f"{row['name']} {row['accuracy']:.0%} {interval}"

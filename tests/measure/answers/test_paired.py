@@ -2,15 +2,18 @@
 is refused.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.measure.answers.result import AnswerDifference, Evaluation, from_rows
+from ostools.measure.answers.result import AnswerDifference, Evaluation
 from ostools.theory.statistics.answers import mcnemar, paired_difference
 from tests.reporting.made import made_evaluation
 
@@ -140,12 +143,70 @@ def test_other_questions_are_refused(second: Evaluation, message: str) -> None:
         ost.compare(asked([True] * 3), second)
 
 
-def test_several_answers_to_one_prompt_are_no_questions() -> None:
-    """As files of earlier versions have them."""
-    several = asked([True, False])
-    several = replace(several, frame=pd.concat([several.frame] * 3, ignore_index=True))
-    for pair in ((several, asked([True, False])), (asked([True, False]), several)):
-        with pytest.raises(ost.InputError, match="found several answers to a prompt"):
-            ost.compare(*pair)
-    with pytest.raises(ost.InputError, match="expected one answer to each prompt, found several"):
-        from_rows(several.frame, several.provenance)
+def test_several_answers_to_one_prompt_are_no_questions_and_two_tasks_no_evaluation() -> None:
+    one = asked([True, False])
+    several = pd.concat([one.frame] * 3, ignore_index=True)
+    two = pd.concat(
+        [one.frame, one.frame.assign(length=[8, 9], task="sum-ones")], ignore_index=True
+    )
+    for frame, words in (
+        (several, "expected one row for each length, seed, found several"),
+        (two, "expected rows of one task, found count-ones, sum-ones"),
+    ):
+        with pytest.raises(ost.InputError, match=words):
+            replace(one, frame=frame)
+
+
+def test_a_stored_table_of_its_own_is_passed_over_and_a_comparison_of_before_is_refused(
+    tmp_path: Path,
+) -> None:
+    answers = asked([True, False, True])
+    document = json.loads(answers.save(tmp_path / "x.json").read_text())
+    document["result"]["fields"]["summary"] = [1, 2]
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    loaded: Any = ost.load_result(tmp_path / "x.json")
+    pd.testing.assert_frame_equal(loaded.summary, answers.summary)
+    path = ost.compare(answers, answers).save(tmp_path / "y.json")
+    document = json.loads(path.read_text())
+    document["provenance"]["parameters"].pop("left_out")
+    path.write_text(json.dumps(document))
+    with pytest.raises(ost.InputError, match="found curves of questions that were left out"):
+        ost.load_result(path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_told_of_some_of_the_rows_is_what_is_told_of_an_evaluation_of_these(
+    seed: int,
+) -> None:
+    """Of rows that a user chose everything that is told is of these, and of no other."""
+    draw = np.random.default_rng(seed)
+    right = (draw.random(60) < 0.5).tolist()
+    whole = asked(right, seeds=3, columns={"key": "3"})
+    rows = whole.frame["length"].isin(draw.choice(range(2, 22), 7, replace=False).tolist())
+    some = replace(whole, frame=whole.frame[rows])
+    by_hand = whole.frame[rows].groupby("length")["correct"].agg(["sum", "size"])
+    assert some.summary["right"].tolist() == by_hand["sum"].tolist()
+    assert some.summary["asked"].tolist() == by_hand["size"].tolist()
+    assert f"{by_hand['sum'].sum()} of {by_hand['size'].sum()} " in some.findings()[0]
+
+
+def test_the_curves_of_a_comparison_are_of_the_questions_that_count() -> None:
+    """Answers left out, as the mitigation did nothing there, are in no sentence and in no line."""
+    first = asked([True, False, True, True], seeds=2)
+    second = asked([True] * 4, seeds=2, columns={"mitigation": "hint", "status": "active"})
+    frame: Any = second.frame
+    frame.loc[frame["length"] == 2, "status"] = "inactive"
+    frame.loc[(frame["length"] == 3) & (frame["seed"] == 1), "status"] = "inactive"
+    result, row = compared(first, second)
+    curves = result.curves.set_index("side")
+    assert curves["length"].tolist() == [3, 3]
+    assert curves["asked"].tolist() == [1, 1]
+    assert curves["right"].tolist() == [row["first_right"], row["second_right"]]
+    assert curves["wilson_low"].notna().tolist() == [True, True]
+
+
+def test_a_temperature_that_a_file_of_answers_does_not_give_is_told_so() -> None:
+    hosted = [asked([True] * 3, temperature=temperature) for temperature in (None, None, 0.5)]
+    assert "under second" in ost.compare(*hosted[:2]).findings()[0]
+    told = ost.compare(*hosted[1:]).findings()[0]
+    assert "right under temperature 0.5, 3 under temperature not recorded" in told

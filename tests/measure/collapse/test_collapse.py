@@ -301,6 +301,27 @@ def test_a_verdict_is_about_ranges_wherever_one_stops(
 
 
 @pytest.mark.parametrize(
+    ("hidden", "where"),
+    [
+        (between(138, 501, 300), "138 on, up to 300"),
+        (between(138, 501, 502), "138 to 501"),
+        ([n >= 10 and n not in (20, 21, 25) for n in range(1, 101)], "10 on, up to 100 (88 of 91)"),
+        (
+            [n not in (9, *range(31, 41), 55) for n in range(1, 101)],
+            "1 to 30 (29 of 30), 41 on, up to 100 (59 of 60)",
+        ),
+        ([False] * 100, "–"),
+    ],
+)
+def test_a_range_in_a_table_says_at_how_many_of_its_lengths_the_pair_is_hidden(
+    hidden: list[bool], where: str
+) -> None:
+    curve = curve_of(hidden, list(range(1, len(hidden) + 1)))
+    assert curve.where == where
+    assert curve.hidden_in_ranges == [n for n, is_hidden in enumerate(hidden, 1) if is_hidden]
+
+
+@pytest.mark.parametrize(
     ("first", "last", "lengths"),
     [
         (5, 20, {4, 5, 20}),

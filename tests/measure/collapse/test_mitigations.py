@@ -14,6 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs
 from ostools.measure.collapse.result import exact_from
 from ostools.mitigations import (
     Hint,
@@ -226,3 +227,19 @@ def test_refusals(arguments: dict[str, Any], error: type[ValueError], message: s
     with pytest.raises(error, match=message) as caught:
         ost.collapse(model, arguments.pop("task"), **arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_only_the_two_prompts_of_a_pair_have_to_end_in_the_same_token(
+    seed: int, embedded: TransformerBridge
+) -> None:
+    """Every length at which the last two digits are the same, one by one and all together."""
+    form = ost.tasks.AppendixTask("count-ones-bernoulli", p=0.5)
+    items = form.items(31, seed)
+    lengths = [n for n in range(1, 31) if items[n - 1] == items[n]]
+    counts = {*lengths, *(n + 1 for n in lengths)}
+    assert any(items[n - 1] != items[n] for n in counts if n + 1 in counts)
+    pairs = RenderedPairs(embedded, form, position="last-item")
+    encoder = ModelEncoder(embedded)
+    alone = [pair for n in lengths for pair in pairs.pairs(encoder, [n], seed)]
+    assert list(pairs.pairs(encoder, lengths, seed)) == alone

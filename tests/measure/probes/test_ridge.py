@@ -75,6 +75,17 @@ def test_a_planted_code_is_read_whole() -> None:
         assert found.loc[(test, "shuffled")]["finding"].startswith("not linearly decodable from")
 
 
+@pytest.mark.parametrize("lengths", [8, 9])
+def test_without_an_interval_nothing_is_decided(lengths: int) -> None:
+    """Beyond 8 lengths of one sequence each lie two groups, beyond 9 three; all are right."""
+    given, probes = asked(lengths=lengths, drawn=False)
+    given = given.assign(label=given["length"])
+    here = probed(given, probes, labels_of(given)[:, None]).loc[(BEYOND, "none")]
+    assert (here["accuracy"], here["groups"]) == (1, lengths - 6)
+    decided = "decodable" if lengths == 9 else f"not decided from {here['trained']} examples"
+    assert (here["finding"], bool(np.isnan(here["low"]))) == (decided, lengths == 8)
+
+
 @pytest.mark.slow
 def test_noise_is_called_probe_less_often_than_the_intervals_say() -> None:
     """Folds train on each other's prompts: widened for that, an interval held chance in 96% of 250

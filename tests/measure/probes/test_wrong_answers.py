@@ -6,6 +6,7 @@ from typing import Any, Literal
 import pytest
 
 import ostools as ost
+from ostools.measure.answers.reading import HAS_ANSWER, SOMETHING_ELSE
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.probes.wrong_answers import (
     HIDDEN,
@@ -89,7 +90,7 @@ def test_answers_and_pairs_are_joined_by_length(embedded, layers: Literal["all"]
     lengths = range(2, 6)
     answers = ost.evaluate(embedded, "count-ones", lengths=lengths)
     pairs = ost.collapse(embedded, "count-ones", lengths=lengths, layers=layers)
-    answers = replace(answers, summary=answers.summary.assign(right=0, wrong=1))
+    answers = replace(answers, frame=answers.frame.assign(correct=False, kind=HAS_ANSWER))
     frame = frame_of(pairs)
 
     def noisy(rows: Any) -> Collapse:
@@ -100,7 +101,7 @@ def test_answers_and_pairs_are_joined_by_length(embedded, layers: Literal["all"]
     assert (verdict.told_apart, verdict.hidden) == (2, 2)
     others = frame["dtype"].ne("float32") | frame["site"].ne("y")
     assert explain_wrong_answers(answers, noisy(others)).told_apart == 4
-    unread = replace(answers, summary=answers.summary.assign(wrong=0))
+    unread = replace(answers, frame=answers.frame.assign(kind=SOMETHING_ELSE))
     assert "cannot be told: no answer was read" in explain_wrong_answers(unread, pairs).sentence
 
 
