@@ -104,6 +104,10 @@ def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
+TOKEN = ["position", "token_id", "token"]
+"""The columns that say which token of which text a row is of."""
+
+
 def named_by(frame: Frame) -> list[str]:
     """The columns of a table that say which token a row is of."""
     return [name for name in ("position", "token_id", "token", "origin") if name in frame]

@@ -73,7 +73,8 @@ class Attribution(Result):
     @property
     def remainder(self) -> Mapping[Hashable, Any]:
         """The row of the biases or the remainder."""
-        rows = self.frame[self.frame["part"] != "token"].to_dict("records")
+        table: Frame = self.frame
+        rows = table[table["part"] != "token"].to_dict("records")
         if len(rows) != 1:
             raise InputError(
                 "attribution: expected one row for the biases or the remainder, found "

@@ -107,8 +107,10 @@ def test_tokens_are_compared_by_their_places_whatever_the_order_of_rows() -> Non
         ost.compare(upside_down, paths).summary, ost.compare(measured, paths).summary
     )
     some = Sensitivity(measured.frame.iloc[1:], measured.provenance)
-    with pytest.raises(ost.InputError, match="each token once in the profile and in variant"):
-        ost.compare(some, paths)
+    other = Sensitivity(measured.frame.assign(token_id=[0, 1, 2, 9]), measured.provenance)
+    for one in (some, other):
+        with pytest.raises(ost.InputError, match="each token once in the profile and in variant"):
+            ost.compare(one, paths)
 
 
 def test_another_linearisation_than_the_bounds_is_refused() -> None:
