@@ -131,7 +131,8 @@ def over_texts(directory: str | Path, measurement: str, **condition: str | int) 
         (model, dtype, mitigation, seed, options; of `sensitivity` length too).
 
     Of `sensitivity` it is the result of several prompts, one a text: its `over_position()` has the
-    mean over texts with its interval. Of `collapse` it is one in which each text is a seed. Raises `InputError` where no rows are left, and rows of several conditions.
+    mean over texts with its interval. Of `collapse` it is one in which each text is a seed.
+    Raises `InputError` where no rows are left, and rows of several conditions.
     """
     read_texts = MEASUREMENTS[checked_name("measurement", measurement, MEASUREMENTS)].swept.of_texts
     reading = read(directory)
