@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,23 @@ def test_the_untrained_model_stands_beside() -> None:
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         position_effect(tiny_model("llama"), **options)
+
+
+def test_passages_are_paired_by_their_number() -> None:
+    result = position_effect(tiny_model("llama"), passages=4, tokens=6)
+    frame: Any = result.frame
+    untrained = frame["source"] == "untrained"
+    turned = pd.concat([frame[untrained][::-1], frame[~untrained]])
+    expected, found = (
+        replace(result, frame=table).contrasts.set_index("source").sort_index()
+        for table in (frame, turned)
+    )
+    pd.testing.assert_frame_equal(expected, found)
+    without = frame[~(untrained & (frame["passage"] == 0))]
+    other = without[(without["source"] == "untrained") | (without["passage"] != 3)]
+    for table in (without, other):
+        with pytest.raises(InputError, match=r"expected the same passages .* found \[0"):
+            _ = replace(result, frame=table).contrasts
 
 
 def test_shuffled_tokens_are_a_control_beside_the_text() -> None:

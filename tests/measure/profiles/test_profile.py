@@ -95,6 +95,14 @@ def test_tables_that_are_not_whole_are_refused() -> None:
         replace(attribution, frame=attribution.of_tokens).findings()
 
 
+def test_a_share_of_nothing_is_not_below_0() -> None:
+    values = [0.0, *(flat(40) / 3)]
+    frame = made_sensitivity({"full": values}).frame.assign(origin=["special"] + ["text"] * 40)
+    assert (
+        "the 1 that are not the text's have 0.0%." in Sensitivity(frame, PROVENANCE).findings()[0]
+    )
+
+
 def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
     result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 9.0], "frozen": [7.0, 2.0, 1.0]}))
     assert result.top(2)["position"].tolist() == [2, 1]
