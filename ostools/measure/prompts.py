@@ -228,7 +228,9 @@ def join_results(
     """
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    own_parameters = (*own_parameters, *PROMPT_PROVENANCE)
+    given = [result.provenance.parameters for result in results]
+    differ = [name for own in given for name in own if own[name] != given[0].get(name)]
+    own_parameters = (*own_parameters, *PROMPT_PROVENANCE, *differ)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
         | {
