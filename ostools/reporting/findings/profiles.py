@@ -23,7 +23,7 @@ from ostools.measure.attention.heads import SINK
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
 from ostools.reporting.findings import MOST, present
-from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
+from ostools.reporting.findings.sensitivity import NORMS, named_token, of_layer, shape_findings
 from ostools.results import Column, Frame, frame_of
 
 
@@ -68,16 +68,15 @@ def prompts_findings(result: Sensitivities) -> list[str]:
     source and norm.
     """
     table = result.over_position()
+    lowest: Frame = table[table["layer"] == table["layer"].min()]
     sentences = []
-    for (source, norm), rows in table[table["layer"] == table["layer"].min()].groupby(
-        ["source", "norm"], sort=False
-    ):
+    for (source, norm), rows in lowest.groupby(["source", "norm"], sort=False):
         thirds = [
             part.mean() for part in np.array_split(rows["mean"].to_numpy(float), 3) if len(part)
         ]
         sentences.append(
-            f"{source}, {NORMS[str(norm)]}, a token's share of the sum over an even share, mean "
-            f"over {len(result)} prompts, from the first to the last third: "
+            f"{source}, {NORMS[str(norm)]}{of_layer(lowest)}, a token's share of the sum "
+            f"over an even share, mean over {len(result)} prompts, from the first to the last third: "
             f"{', '.join(map(number, thirds))}."
         )
     return sentences[:MOST]
@@ -136,7 +135,7 @@ def change_findings(result: Change) -> list[str]:
     table, every = frame_of(result), result.summary
     summary: Frame = every[every["layer"] == every["layer"].min()]
     ratios = [
-        f"{row['linearisation']}, {NORMS[str(row['norm'])]}: second / first is "
+        f"{row['linearisation']}, {NORMS[str(row['norm'])]}{of_layer(summary)}: second / first is "
         f"{number(row['median_ratio'])} in the median over {int(row['tokens'])} tokens; rank "
         f"correlation of the two profiles {row['spearman']:.2f}."
         for row in summary.to_dict("records")

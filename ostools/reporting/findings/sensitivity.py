@@ -48,11 +48,17 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
     subject = f"{kind.capitalize()}, {name}: {theme.differentiated(parameters)[1]}"
     return present(
         where_read(parameters),
-        f"{subject} responds {_largest_and_smallest(profiles[name], NORMS[norm])}",
+        f"{subject} responds{of_layer(rows)} {_largest_and_smallest(profiles[name], NORMS[norm])}",
         _frozen_share(profiles, kind),
         _block_words(parameters),
         certificate_words(result),
     )
+
+
+def of_layer(rows: Frame) -> str:
+    """Which residual stream the rows' lowest layer is; empty of the embeddings."""
+    layer = int(rows["layer"].min())
+    return f" at layer {layer}" if layer else ""
 
 
 def _largest_and_smallest(profile: Frame, norm_words: str) -> str:

@@ -166,3 +166,18 @@ def test_a_model_whose_windows_do_not_reach_the_start() -> None:
     assert shape_of(result, "all")["verdict"] == "not tested: 60 of 65 tokens have sensitivity 0"
     assert (frame.loc[frame["position"] < 60, "over_frozen"] == 1.0).all()
     assert result.provenance is measured.provenance
+
+
+def test_sentences_and_pictures_name_the_layer_where_it_is_not_the_embeddings() -> None:
+    model = tiny_model("llama")
+    prompt = Prompt.from_ids(model, [2, *range(40, 48)])
+    embeddings, one, both = (
+        ost.sensitivity(model, prompt, linearisations="full", layers=layers)
+        for layers in ([0], [1], [1, 2])
+    )
+    several = ost.sensitivity(model, [prompt, prompt], linearisations="full", layers=[1])
+    for result in (one, both, several, ost.compare(one, one)):
+        assert "at layer 1" in result.findings()[0]
+        assert re.search("at layers? 1", str(result.plot().to_dict()["title"]))
+    assert "Layer 0: the embeddings" not in str(both.plot().to_dict())
+    assert "layer" not in embeddings.findings()[0] + str(embeddings.plot().to_dict()["title"])
