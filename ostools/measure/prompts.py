@@ -228,8 +228,13 @@ def join_results(
     """
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    given = [result.provenance.parameters for result in results]
-    differ = [name for own in given for name in own if own[name] != given[0].get(name)]
+    first = results[0].provenance
+    differ = [
+        name
+        for result in results
+        for name, value in result.provenance.parameters.items()
+        if value != first.parameters.get(name)
+    ]
     own_parameters = (*own_parameters, *PROMPT_PROVENANCE, *differ)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
@@ -240,7 +245,6 @@ def join_results(
         }
         for number, result in enumerate(results, start=1)
     }
-    first = results[0].provenance
     shared = {name: value for name, value in first.parameters.items() if name not in own_parameters}
     provenance = replace(first, token_ids=None, parameters=shared | {"prompts": prompts})
     return table[["prompt", *results[0].frame.columns]], provenance, tuple(results)

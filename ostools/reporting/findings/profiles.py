@@ -76,8 +76,8 @@ def prompts_findings(result: Sensitivities) -> list[str]:
         ]
         sentences.append(
             f"{source}, {NORMS[str(norm)]}{of_layer(lowest)}, a token's share of the sum "
-            f"over an even share, mean over {len(result)} prompts, from the first to the last third: "
-            f"{', '.join(map(number, thirds))}."
+            f"over an even share, mean over {len(result)} prompts, from the first to the last "
+            f"third: {', '.join(map(number, thirds))}."
         )
     return sentences[:MOST]
 
