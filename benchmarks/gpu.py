@@ -30,7 +30,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from benchmarks.shapes import random_model, write_shape
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground.arguments import LINEARISATIONS
 from ostools.hooks import HookError
 from ostools.measure.answers.answers import answers
 from ostools.models.shape import Shape, resolve_device

@@ -14,9 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground import TransformerBridge
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import nearest
+from ostools.ground import TransformerBridge, checked_arguments, nearest
 from ostools.hooks.register import HookError, Order, attached, model_block
 from ostools.hooks.sites import SITES, points_of, residual_scale
 

@@ -1,13 +1,14 @@
 """Change a forward pass: masks, temperatures, patterns, heads, single query-key edges.
 
 Every edit is a context manager; after it the model is as it was, bit for bit. Positions are
-absolute, also when the query block is one token long (generation with a key/value cache).
+absolute, also when the query block is one token long (generation with a key/value cache). A cache
+that drops the oldest keys, as transformers' own does where a window slides, is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -15,10 +16,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ostools.ground import TransformerBridge
+from ostools.ground import TransformerBridge, original_model
 from ostools.hooks.capture import capture
 from ostools.hooks.precision import hidden, lowest, positions
-from ostools.hooks.register import HookBody, HookError, Order, attached, model_block
+from ostools.hooks.register import (
+    HookBody,
+    HookError,
+    Order,
+    attached,
+    before_modules,
+    model_block,
+)
 from ostools.hooks.sites import checked_heads, points
 
 Mask = Bool[Tensor, "*prompt query key"]
@@ -44,7 +52,8 @@ def mask_scores(
     other keys become the dtype's lowest number. Their weights are then exactly 0, and the rows
     still sum to 1.
 
-    Raises `HookError` for a matrix that does not fit, and for a query that is left without a key.
+    Raises `HookError` for a matrix that does not fit, for a query that is left without a key, and
+    for a key/value cache that dropped keys.
     """
 
     def body(scores: Tensor, layer: int) -> Tensor:
@@ -58,7 +67,7 @@ def mask_scores(
             )
         return masked
 
-    with _edited(model, "mask_scores", "scores", body, layers, heads):
+    with _edited(model, "mask_scores", "scores", body, layers, heads, by_position=True):
         yield
 
 
@@ -74,7 +83,7 @@ def scale_scores(
     rule of the query.
 
     Masked keys stay masked. Raises `HookError` for factors that are not one finite number for each
-    query, and if a score overflows its dtype.
+    query, if a score overflows its dtype, and of a rule for a key/value cache that dropped keys.
     """
 
     def body(scores: Tensor, layer: int) -> Tensor:
@@ -98,8 +107,11 @@ def scale_scores(
         return scaled
 
     heads = checked_heads(model, heads)
-    what = "" if callable(factor) else f"{_heads_words(heads)}by {float(factor)!r}"
-    with _edited(model, "scale_scores", "scores", body, layers, heads, lambda layer: what):
+    is_rule = callable(factor)
+    what = "" if is_rule else f"{_heads_words(heads)}by {float(factor)!r}"
+    with _edited(
+        model, "scale_scores", "scores", body, layers, heads, lambda _: what, by_position=is_rule
+    ):
         yield
 
 
@@ -181,8 +193,8 @@ def ablate_edges(
     weight is 0, and the row then sums to less than 1. (`mask_scores` lets the other keys share it.)
 
     An edge acts in the forward pass that holds its query; with a key/value cache that is one pass
-    of many. Raises `HookError` for an edge that does not exist in the model and, at the end of the
-    block, for an edge whose query was in no forward pass.
+    of many. Raises `HookError` for an edge that does not exist in the model, for a cache that
+    dropped keys and, at the end of the block, for an edge whose query was in no forward pass.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}
     for layer, head, query, key in edges:
@@ -208,7 +220,7 @@ def ablate_edges(
     def what(layer: int) -> str:
         return f"edges (head, query, key) {sorted(by_layer[layer])}"
 
-    with _edited(model, "ablate_edges", "pattern", body, by_layer, what=what):
+    with _edited(model, "ablate_edges", "pattern", body, by_layer, what=what, by_position=True):
         yield
     if uncut:
         raise HookError(
@@ -217,6 +229,7 @@ def ablate_edges(
         )
 
 
+@contextmanager
 def _edited(
     model: TransformerBridge,
     kind: str,
@@ -225,9 +238,12 @@ def _edited(
     layers: Iterable[int] | None,
     heads: Iterable[int] | None = None,
     what: Callable[[int], str] = lambda layer: "",
-) -> AbstractContextManager[None]:
+    *,
+    by_position: bool = False,
+) -> Iterator[None]:
     """The block in which `body(tensor, layer)` stands at a site of these layers, on these heads
-    alone where some are named. `what`: of a layer, which part is changed and how.
+    alone where some are named. `what`: of a layer, which part is changed and how. `by_position`:
+    it asks for absolute positions of keys.
     """
     head_indices = checked_heads(model, heads)
 
@@ -237,7 +253,34 @@ def _edited(
     places = points(model, site, layers)
     words = {str(point.name): what(int(layer or 0)) for layer, point in places.items()}
     placements = [(point, at(layer), Order.EDIT) for layer, point in places.items()]
-    return attached(placements, kind, words)
+    with ExitStack() as stack:
+        if by_position:
+            stack.enter_context(_with_every_key(model, kind, [int(layer or 0) for layer in places]))
+        stack.enter_context(attached(placements, kind, words))
+        yield
+
+
+def _with_every_key(
+    model: TransformerBridge, kind: str, layers: Sequence[int]
+) -> AbstractContextManager[None]:
+    """The block in which a pass on a key/value cache is refused whose layers do not hold each token
+    that was read: there a key's place is not its position.
+    """
+
+    def body(module: object, args: tuple[object, ...], options: dict[str, object]) -> None:
+        for cache in (*args, *options.values()):
+            held = dict(enumerate(getattr(cache, "layers", ())))
+            for layer in layers:
+                keys = getattr(held.get(layer), "keys", None)
+                if keys is not None and keys.shape[-2] != held[layer].get_seq_length():
+                    raise HookError(
+                        f"{kind}: expected a key/value cache with each token that was read, found "
+                        f"one of {keys.shape[-2]} keys in layer {layer} (transformers' own drops "
+                        "those beyond a window, a static one has room for more): pass "
+                        "past_key_values=DynamicCache() of your own, or use_cache=False"
+                    )
+
+    return before_modules({"model": original_model(model)}, body)
 
 
 def _heads_words(heads: Sequence[int] | None) -> str:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.ground import HookPoint, TransformerBridge
 from ostools.hooks.register import HookBody, HookError, Order, attached, model_block
 from ostools.hooks.sites import checked_heads, checked_layers, points
 

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ostools.ground.errors import OF_A_LEFT_HOOK
-from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.ground import OF_A_LEFT_HOOK, HookPoint, TransformerBridge
 from ostools.hooks.register import (
     HookError,
     Order,

@@ -32,8 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules import module as torch_module
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.ground import HookPoint, TransformerBridge, checked_arguments
 
 Arguments = ParamSpec("Arguments")
 Yielded = TypeVar("Yielded")

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.ground import HookPoint, TransformerBridge
 from ostools.hooks.capture import capture
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.register import FormatError, HookError, Order, attached, model_block

@@ -24,10 +24,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ostools.ground import TransformerBridge, is_whole, short_repr
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import nearest
-from ostools.ground.lens import HookPoint, JointQKVPositionEmbeddingsAttentionBridge, MoEBridge
+from ostools.ground import (
+    HookPoint,
+    JointQKVPositionEmbeddingsAttentionBridge,
+    MoEBridge,
+    TransformerBridge,
+    checked_arguments,
+    is_whole,
+    nearest,
+    short_repr,
+)
 from ostools.hooks.register import HookError
 
 

@@ -14,13 +14,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from ostools.ground.errors import short_repr
+from ostools.ground import TransformerBridge, short_repr
 
 if TYPE_CHECKING:  # importing them takes seconds, and a prompt rewrite needs none of it
     from jaxtyping import Int
     from torch import Tensor
-
-    from ostools.ground.lens import TransformerBridge
 
 
 class MitigationError(ValueError):

@@ -26,8 +26,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from ostools.ground import nearest
-from ostools.ground.arguments import parts_of
+from ostools.ground import nearest, parts_of
 
 Thing = TypeVar("Thing")
 Product = TypeVar("Product")

@@ -22,12 +22,11 @@ import ostools as ost
 import ostools.measure
 import ostools.paper
 import ostools.sweep
-from ostools import measure, models
+from ostools import ground, measure, models
 from ostools.cli import running
 from ostools.cli.commands import read_command
 from ostools.cli.verbs import composed, listings
 from ostools.cli.verbs.models import models as list_models
-from ostools.ground import names
 from ostools.ground.arguments import full_hints, full_signature, is_list, parts_of, words_of
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress
@@ -62,7 +61,7 @@ LIMITS = ("max_memory",)
 FOR_TYPE_CHECKERS: dict[str, Any] = {
     **vars(measure),
     **vars(models),
-    **vars(names),
+    **vars(ground),
     **vars(verdicts),
     "Way": taking_out.Way,
     **vars(distances),

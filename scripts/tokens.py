@@ -28,7 +28,7 @@ from ostools.measure.profiles.position_effect import PASSAGES
 from ostools.reporting.style.notebook import picture_of
 from ostools.results import write_atomically
 from ostools.theory.profiles import rank_correlation
-from ostools.theory.statistics.intervals import fewest_at, spearman_interval
+from ostools.theory.statistics.intervals import spearman_interval
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "artefacts" / "tokens"
@@ -348,10 +348,6 @@ def readings(results: dict[str, InfluenceByDistance]) -> list[str]:
 
 def agreement(law: dict[str, Any]) -> str:
     """What an interval of p says of the published one."""
-    if law["texts"] < fewest_at(0.95):
-        return (
-            f"{rate(law)}, of {law['texts']} texts: too few to say whether it is the published one"
-        )
     reaches = law["low"] <= HIGH and law["high"] >= LOW
     return f"{rate(law)}: {'not told from' if reaches else 'not'} the published {LOW} to {HIGH}"
 

@@ -7,8 +7,6 @@ closure's too. Here one check is written at the first call, and a closure is che
 that it is made: over 40% of the tests' time was spent there.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections import Counter

@@ -8,12 +8,11 @@ Models and tokenizers are shared between tests: whoever changes one asks for its
 `fresh=True`. After every test `traces.py` looks whether somebody changed a shared one.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +31,7 @@ from transformers import (
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from ostools.ground.errors import InputError
 from ostools.models.load import recorded_bridge
 from ostools.models.precision.scores import put_scores
 from tests import traces
@@ -61,6 +61,13 @@ def paper_text() -> str:
     if not PAPER.is_file():
         pytest.skip("needs the text of arXiv 2406.04267, which is not the project's to ship")
     return PAPER.read_text(encoding="utf-8")
+
+
+def refused(words: str, call: Callable[..., object], /, *given: Any, **options: Any) -> None:
+    """Hold that a call is refused, in one line that `words` match."""
+    with pytest.raises(InputError, match=words) as caught:
+        call(*given, **options)
+    assert "\n" not in str(caught.value)
 
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")

@@ -2,8 +2,6 @@
 spells the sizes of all.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import transformers

@@ -2,8 +2,6 @@
 `model_type`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

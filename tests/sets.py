@@ -1,7 +1,5 @@
 """Which cases `make test` tries: the others are of the same law, and slow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -2,8 +2,6 @@
 embedded model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -169,8 +167,7 @@ def test_tables_of_planted_distances(store: Path) -> None:
     (precision,) = cells_of(collapse.precision_table())
     assert precision == ["ones in a row", "10", "5", "5", "5", "0.25, 0.25"]
     rows = {cells[1]: cells[2:] for cells in cells_of(collapse.separation_table())}
-    ratio = rows["distance / noise, “answer”"]
-    assert ratio == ["1.00 [0.64, 1.00]", "–"]
+    assert rows["distance / noise, “answer”"] == ["1.00 [0.64, 1.00]", "–"]
     verdict, _ = cells_of(collapse.verdict_table())
     assert verdict == ["ones in a row", "“answer”", "5", "0", "where it is hidden"]
 

@@ -1,8 +1,6 @@
 """What the benchmarks name is there: they run by hand, so that no test would miss it. And the
 script for a GPU, on the CPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

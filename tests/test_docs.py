@@ -2,8 +2,6 @@
 network for anything.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect

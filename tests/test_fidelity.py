@@ -2,8 +2,6 @@
 suite; nothing is left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import operator
 import re
@@ -69,8 +67,7 @@ def test_quotations_stand_in_the_paper() -> None:
 def test_nothing_numbered_is_left_out() -> None:
     page = " ".join(row.paper for row in rows())
     announced = set(re.findall(NUMBERED, paper_text()))
-    left = [name for name in announced if not re.search(re.escape(name) + r"(?![\d])", page)]
-    assert left == []
+    assert [name for name in announced if not re.search(re.escape(name) + r"(?![\d])", page)] == []
 
 
 def test_every_display_is_counted_by_the_statement_it_stands_in() -> None:

@@ -1,7 +1,5 @@
 """The gallery: every picture was made by the code that stands above it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What people do with a model before, between and after measurements leaves every number as it was."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable
@@ -13,8 +11,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.models import Prompt
 from tests.checkpoints import write_checkpoint
 
 IDS = torch.tensor([[1, 5, 9, 4, 9]])
@@ -34,7 +30,7 @@ HABITS: dict[str, Callable[[TransformerBridge], object]] = {
 
 
 def _numbers(model: TransformerBridge) -> dict[str, Any]:
-    prompt = Prompt.from_ids(model, IDS[0])
+    prompt = ost.Prompt.from_ids(model, IDS[0])
     measured, paths = (
         ost.sensitivity(model, prompt),
         ost.bounds(model, prompt, variants=["local", "theorem-5.1"]),
@@ -60,8 +56,7 @@ def test_a_habit_leaves_no_edit_and_every_number(
     own_model: TransformerBridge, before: str, habit: str
 ) -> None:
     HABITS[habit](own_model)
-    assert hooks.active_edits(own_model) == ()
-    assert repr(_numbers(own_model)) == before
+    assert (hooks.active_edits(own_model), repr(_numbers(own_model))) == ((), before)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +71,10 @@ def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(
 ) -> None:
     block = left(own_model)
     block.__enter__()
-    with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted"):
-        measure(own_model, Prompt.from_ids(own_model, IDS[0]))
+    with pytest.raises(
+        ost.InputError, match=r"hooks\.clear\(model\) removes one that an interrupted"
+    ):
+        measure(own_model, ost.Prompt.from_ids(own_model, IDS[0]))
     hooks.clear(own_model)
     assert repr(_numbers(own_model)) == before
 
@@ -90,15 +87,14 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
 
     def threads_in_a_call() -> set[int]:
         seen: set[int] = set()
-        prompt = Prompt.from_ids(own_model, IDS[0])
+        prompt = ost.Prompt.from_ids(own_model, IDS[0])
         ost.bounds(own_model, prompt, progress=lambda *_: seen.add(torch.get_num_threads()))
         return seen
 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert threads_in_a_call() == {1}
-        assert torch.get_num_threads() == 2
+        assert (threads_in_a_call(), torch.get_num_threads()) == ({1}, 2)
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
         assert threads_in_a_call() == {2}
     finally:
@@ -114,5 +110,7 @@ def test_a_long_call_has_a_bar_unless_silenced(
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]), variants="local", progress=progress)
+    ost.bounds(
+        own_model, ost.Prompt.from_ids(own_model, IDS[0]), variants="local", progress=progress
+    )
     assert ("bounds: " in terminal.getvalue()) == (progress is None)

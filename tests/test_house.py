@@ -4,8 +4,6 @@ them.
 That imports run down and form no circle is import-linter's to say (`make lint`).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scripts import house

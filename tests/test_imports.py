@@ -1,7 +1,5 @@
 """`import ostools` is light, its names are where they are said to be, and every package is typed."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import subprocess

@@ -2,8 +2,6 @@
 refused in one line.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from contextlib import nullcontext
@@ -15,9 +13,8 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.results import Result
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.reporting.every import EVERY
 from tests.sets import quick
 
@@ -59,8 +56,7 @@ def assert_same(loaded: Any, saved: Any) -> None:
 @pytest.mark.parametrize("name", quick([name for name in EVERY if name not in TABLE_ALONE], *QUICK))
 def test_a_result_is_what_was_saved(name: str, ending: str, tmp_path: Path) -> None:
     saved = EVERY[name]()
-    loaded = ost.load_result(saved.save(tmp_path / f"x{ending}"))
-    assert_same(loaded, saved)
+    assert_same(ost.load_result(saved.save(tmp_path / f"x{ending}")), saved)
 
 
 CHANGES: tuple[dict[str, Any], ...] = (
@@ -78,8 +74,7 @@ def test_a_file_that_says_something_else_is_refused_in_one_line(
     path = EVERY["Comparison"]().save(tmp_path / "x.json")
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"result": document["result"] | change}))
-    with pytest.raises(InputError, match=r"^[^\n]*x\.json: (expected|unknown)[^\n]*$"):
-        ost.load_result(path)
+    refused(r"^[^\n]*x\.json: (expected|unknown)[^\n]*$", ost.load_result, path)
 
 
 def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -87,8 +82,7 @@ def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> N
     (tmp_path / "bytes.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
     for name in ("html.json", "bytes.parquet", "other.parquet", "none.json", "x.csv", "."):
-        with pytest.raises(InputError, match=r"^[^\n]+$"):
-            ost.load_result(tmp_path / name)
+        refused(r"^[^\n]+$", ost.load_result, tmp_path / name)
 
 
 @pytest.mark.parametrize("dtypes", [["float32", "bfloat16"], ["float32"]])
@@ -102,8 +96,7 @@ def test_16_bit_numbers_of_before_scores_were_float32_are_refused(
     provenance = dataclasses.replace(result.provenance, arithmetic=arithmetic)
     old = dataclasses.replace(result, provenance=provenance).save(tmp_path / "old.parquet")
     words = "found a result of an earlier ostools, which rounded"
-    refused = pytest.raises(InputError, match=words) if "bfloat16" in dtypes else nullcontext()
-    with refused:
+    with pytest.raises(ost.InputError, match=words) if "bfloat16" in dtypes else nullcontext():
         ost.load_result(old)
 
 
@@ -114,9 +107,11 @@ def test_norms_of_another_position_and_bounds_of_every_one_are_refused() -> None
     norms, path_sums = ost.sensitivity(model, prompt), ost.bounds(model, prompt, variants="local")
     parameters = {**norms.provenance.parameters, "position": 1}
     provenance = dataclasses.replace(norms.provenance, parameters=parameters)
-    with pytest.raises(InputError, match="found the norms of another position's y, which an earl"):
+    with pytest.raises(
+        ost.InputError, match="found the norms of another position's y, which an earl"
+    ):
         dataclasses.replace(norms, provenance=provenance)
-    with pytest.raises(InputError, match="found those of every position, which an earlier"):
+    with pytest.raises(ost.InputError, match="found those of every position, which an earlier"):
         dataclasses.replace(
             path_sums, frame=path_sums.frame.assign(last=range(len(path_sums.frame)))
         )

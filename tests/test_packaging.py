@@ -1,20 +1,28 @@
-"""What an installed package needs is what its metadata says."""
+"""What an installed package needs is what its metadata says; requirements.lock pins everything;
+`make versions` tries the lowest versions of the ranges.
+"""
 
-from __future__ import annotations
-
+import math
 import os
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import grimp
+import numpy as np
+import pandas as pd
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ostools.models.files.sources import PACKAGED_MODELS
+from scripts import versions
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"ostools"}
@@ -130,3 +138,84 @@ def test_a_users_own_hooks_py_and_mitigations_py_are_theirs(
     )
     assert ran.returncode == 0, ran.stderr
     assert Path(ran.stdout.strip()).is_relative_to(site if install == "wheel" else ROOT)
+
+
+def _tables(**changed: Any) -> dict[str, pd.DataFrame]:
+    columns = {
+        "token": ["a", None, "c"],
+        "count": [1, 2, 3],
+        "value": [1e-300, math.nan, math.inf],
+        "ids": [np.array([1, 2]), np.array([3]), np.array([])],
+        "seconds": [0.1, 0.2, 0.3],
+    }
+    return {"first": pd.DataFrame(columns | changed), "second": pd.DataFrame({"value": [2.0]})}
+
+
+def test_the_lowest_version_of_a_range_is_its_lower_bound() -> None:
+    ranges = ["torch>=2.13,<2.14", "pandas >= 3.0", "uvicorn[standard]>=1,!=1.2"]
+    assert versions.lowest(ranges) == ["torch==2.13", "pandas==3.0", "uvicorn[standard]==1"]
+    project = tomllib.loads((versions.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert len(versions.lowest(project["dependencies"])) == len(project["dependencies"])
+    with pytest.raises(ValueError, match=r"found numpy, rich<16: write one there"):
+        versions.lowest(["torch>=2.13", "numpy", "rich<16"])
+
+
+CHANGED = [
+    ("token", ["a", "b", "c"]),
+    ("count", ["1", "2", "3"]),
+    ("count", [1, 2, 4]),
+    ("value", [1.00002e-300, math.nan, math.inf]),
+    ("value", [1e-300, 0.0, math.inf]),
+    ("value", [1e-300, math.nan, 1e308]),
+    ("ids", [np.array([1, 2]), np.array([4]), np.array([])]),
+]
+
+
+@pytest.mark.parametrize(("column", "values"), CHANGED)
+def test_what_differs_is_named_by_table_and_column(column: str, values: Any) -> None:
+    """Times may differ, and numbers by one part in a hundred thousand."""
+    close = {"seconds": [9.0] * 3, "value": [1.000009e-300, math.nan, math.inf]}
+    assert versions.compare(_tables(), _tables(**close)) == []
+    for tables in (
+        (_tables(), _tables(**{column: values})),
+        (_tables(**{column: values}), _tables()),
+    ):
+        (line,) = versions.compare(*tables)
+        assert line.startswith("first")
+        assert column in line
+
+
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+
+
+def needed(name: str, extras: frozenset[str], seen: set[tuple[str, str]]) -> None:
+    """Every package that `name` with these extras needs here, itself among them."""
+    for extra in extras | {""}:
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        for text in metadata.requires(name) or ():
+            wanted = Requirement(text)
+            if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+                needed(str(canonicalize_name(wanted.name)), frozenset(wanted.extras), seen)
+
+
+def test_the_lock_pins_all_that_is_needed_and_all_of_it_is_here() -> None:
+    found = re.findall(r"^([\w.-]+)==(\S+)", LOCK, re.MULTILINE)
+    pinned = {
+        str(canonicalize_name(name)): str(version).partition("+")[0] for name, version in found
+    }
+    ours, seen = "oversquashing-tools", set()
+    # `make mutants` installs its own, as `make stress` once did; a virtual environment brings its
+    # setuptools.
+    extras = frozenset(metadata.metadata(ours).get_all("Provides-Extra") or ()) - {
+        "stress",
+        "mutants",
+    }
+    needed(ours, extras, seen)
+    names = {name for name, _ in seen} - {ours, "setuptools"}
+    assert len(names) > 50
+    assert sorted(names - set(pinned)) == []
+    assert {name: pinned.get(name) for name in names} == {
+        name: metadata.version(name).partition("+")[0] for name in names
+    }

@@ -2,8 +2,6 @@
 example runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """The recipes of the documentation run as they stand, each by itself and in an empty folder."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

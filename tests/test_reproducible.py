@@ -5,8 +5,6 @@ Each way is a fresh process, which measures everything in both dtypes: a process
 begin than to measure.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

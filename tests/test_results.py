@@ -2,8 +2,6 @@
 numbers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -26,7 +24,7 @@ from ostools.results import (
     checked_output,
     write_atomically,
 )
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.reporting.charts.test_every_result import results_of
 from tests.reporting.every import EVERY, chart
 from tests.reporting.made import HOSTILE, made_sensitivity
@@ -105,8 +103,7 @@ def test_where_no_result_can_be_written_is_refused(tmp_path: Path) -> None:
         "x.csv": "expected a file, found a directory",
     }
     for name, words in {**dict.fromkeys(("x", "x.parquet.gz", ".png"), endings), **missing}.items():
-        with pytest.raises(InputError, match=f"^--out .*: {words}"):
-            checked_output(tmp_path / name, option="--out")
+        refused(f"^--out .*: {words}", checked_output, tmp_path / name, option="--out")
         with pytest.raises(InputError, match=f"^path .*: {words}"):
             made_sensitivity({"full": [1.0]}).save(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
@@ -125,8 +122,7 @@ def test_what_was_there_stands_until_the_new_file_is_whole(
     monkeypatch.setattr("ostools.results.files._write_table", half)
     with pytest.raises(InputError, match=r"cannot write .*: No space left on device"):
         made_sensitivity({"full": [1.0]}).save(path)
-    assert path.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("before", [path])
 
 
 def test_what_a_killed_write_left_is_removed_by_the_next_to_the_same_path(tmp_path: Path) -> None:
@@ -147,8 +143,7 @@ def test_provenance_of_a_model_is_plain_json() -> None:
     model = tiny_model("gemma")
     found = Provenance.collect(model, (2, 5), variants=("local",), path=Path("x")).as_dict()
     assert json.loads(json.dumps(found)) == found
-    assert found["token_ids"] == [2, 5]
-    assert found["parameters"]["variants"] == ["local"]
+    assert (found["token_ids"], found["parameters"]["variants"]) == ([2, 5], ["local"])
     assert found["model"]["architecture"] == "GemmaForCausalLM"
     assert len(found["model"]["weight_hash"]) == 32
     assert set(found["versions"]) == {

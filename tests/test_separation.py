@@ -1,7 +1,5 @@
 """The area under the ROC curve against scikit-learn's, and the coverage of its interval."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import ndtr
@@ -32,8 +30,7 @@ def test_within_strata_what_differs_between_them_separates_nothing() -> None:
     assert separation(scores, right).area == pytest.approx(6 / 9)
     within = separation(scores, right, lengths)
     assert (within.area, within.pairs) == (0.5, 4)
-    alone = separation([*scores, 5.0, 6.0], [*right, True, True], [*lengths, 12, 12])
-    assert alone == within
+    assert separation([*scores, 5.0, 6.0], [*right, True, True], [*lengths, 12, 12]) == within
 
 
 def test_a_perfect_separation_has_an_interval_that_narrows() -> None:

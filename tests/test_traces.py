@@ -1,6 +1,6 @@
-"""The law that nobody leaves a trace sees what it says it sees."""
-
-from __future__ import annotations
+"""What watches the tests sees what it says it sees: traces that a test leaves, and values that are
+not what an annotation says.
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 
 from ostools import hooks
+from ostools.theory import distances
 from tests import traces
 from tests.checkpoints import tiny_model
 
 TOKENS = torch.tensor([[2, 40]])
-
-
 CHANGES: dict[str, Callable[[Any, ExitStack], object]] = {
     "written to": lambda model, _: model.ln_final.weight.mul_(1.0),  # no number changes
     "edited": lambda model, stack: stack.enter_context(hooks.scale_scores(model, 0.5)),
@@ -43,3 +43,12 @@ def test_a_write_that_torch_does_not_count_is_seen_in_the_numbers() -> None:
     assert [said for _, said in traces.changes(numbers=True)] == [
         "mine: its weights are other numbers"
     ]
+
+
+ONES = torch.ones(3)
+
+
+@pytest.mark.parametrize("other", [torch.ones(4), torch.ones(3, 1), torch.ones(3).int(), 1.0])
+def test_the_functions_of_the_house_are_checked(other: Any) -> None:
+    with pytest.raises(TypeCheckError):
+        distances.total_variation(ONES, other)

@@ -7,8 +7,6 @@ configuration, the tokenizer and what it was told. A write through `.data` is in
 numbers themselves are compared after every file.
 """
 
-from __future__ import annotations
-
 import weakref
 import zlib
 from dataclasses import dataclass

@@ -1,16 +1,23 @@
 """What everybody may use. It does not import the rest of ostools, and imports torch only when it is
 needed.
 
-`errors`: the one that a user can cause. `arguments`: those of a call, held against its annotations;
-lengths, seeds and counts, also as users write them. `names`: those of a list. `progress`: how a
-long run is told. `memory`: how much is free, and how much is computed at a time: less where it ran
+`errors`: the one that a user can cause, and checks of names. `arguments`: those of a call, held
+against its annotations; lengths, seeds and counts, also as users write them. `progress`: how a long
+run is told. `memory`: how much is free, and how much is computed at a time: less where it ran
 out. `words`: how sentences write numbers. Other rooms import from here.
 """
 
 from ostools.ground.arguments import (
+    METHOD_KINDS,
     Count,
     Lengths,
+    Linearisation,
+    Method,
+    Position,
     Seed,
+    SketchedMethod,
+    allowed,
+    at_least,
     checked_arguments,
     checked_lengths,
     checked_seeds,
@@ -18,7 +25,9 @@ from ostools.ground.arguments import (
     full_hints,
     full_signature,
     is_whole,
+    known_norm,
     parse_lengths,
+    parts_of,
     read_argument,
     typed_fields,
     whole_number,
@@ -29,15 +38,24 @@ from ostools.ground.errors import (
     InputError,
     InsufficientMemoryError,
     NonFiniteError,
+    checked_name,
+    checked_names,
+    checked_path,
+    distinct,
     in_words,
     nearest,
     refusal,
+    refused,
     short_repr,
     unknown_name,
 )
 from ostools.ground.lens import (
+    BloomBlockBridge,
+    Cache,
     Conv1D,
     HookPoint,
+    JointQKVPositionEmbeddingsAttentionBridge,
+    MoEBridge,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -52,17 +70,6 @@ from ostools.ground.memory import (
     is_out_of_memory,
     keep_freed_memory,
     return_freed_memory,
-)
-from ostools.ground.names import (
-    METHOD_KINDS,
-    Linearisation,
-    Method,
-    Position,
-    checked_name,
-    checked_names,
-    checked_path,
-    distinct,
-    known_norm,
 )
 from ostools.ground.progress import (
     Progress,
@@ -79,14 +86,18 @@ __all__ = [
     "METHOD_KINDS",
     "MINUS",
     "OF_A_LEFT_HOOK",
+    "BloomBlockBridge",
+    "Cache",
     "Conv1D",
     "Count",
     "HookPoint",
     "InputError",
     "InsufficientMemoryError",
+    "JointQKVPositionEmbeddingsAttentionBridge",
     "Lengths",
     "Linearisation",
     "Method",
+    "MoEBridge",
     "NonFiniteError",
     "Position",
     "PreTrainedConfig",
@@ -94,7 +105,10 @@ __all__ = [
     "PreTrainedTokenizerBase",
     "Progress",
     "Seed",
+    "SketchedMethod",
     "TransformerBridge",
+    "allowed",
+    "at_least",
     "available_memory",
     "checked_arguments",
     "checked_lengths",
@@ -123,9 +137,11 @@ __all__ = [
     "outermost",
     "parse_lengths",
     "part_of",
+    "parts_of",
     "ratio",
     "read_argument",
     "refusal",
+    "refused",
     "return_freed_memory",
     "runs",
     "short_repr",

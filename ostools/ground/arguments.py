@@ -21,7 +21,7 @@ from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, ParamSpec, TypeGuard, TypeVar, get_args
 
 from ostools.ground.errors import InputError, did_you_mean, short_repr
 from ostools.ground.lens import TransformerBridge
@@ -213,7 +213,7 @@ def full_signature(function: Callable[..., object]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def defaults_of(function: Callable[..., object]) -> dict[str, object]:
+def defaults_of(function: Callable[..., object]) -> dict[str, Any]:
     """The default of every parameter of `full_signature` that has one."""
     return {
         name: parameter.default
@@ -355,3 +355,27 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
 Seed = Annotated[int, at_least(0)]
 Count = Annotated[int, at_least(1)]
 Lengths = Annotated[Iterable[int], checked_lengths]
+
+# ---- words that options of several rooms take
+
+Linearisation = Literal["full", "frozen", "frozen-attention", "frozen-norm", "detached"]
+"""What is held constant in a derivative: nothing, patterns and norm scales, one of the two, or the
+MLPs' activations too.
+"""
+LINEARISATIONS: tuple[Linearisation, ...] = get_args(Linearisation)
+SketchedMethod = Literal["exact", "sketch", "estimate"]
+Method = Literal["auto", SketchedMethod]
+"""How the norms of a Jacobian are taken; "auto" decides by the model's size and the free memory."""
+Norm = Literal["operator", "frobenius"]
+Position = Literal["answer", "prompt-end", "last-item"]
+"""Where a task's prompt is read (`measure.position`)."""
+
+METHOD_KINDS: dict[str, str] = {"exact": "measured", "sketch": "estimated", "estimate": "estimated"}
+"""What a sensitivity's numbers are, by its column `method`."""
+
+
+def known_norm(methods: Iterable[str]) -> Norm:
+    """The norm that every row has: the operator norm, Theorem 5.1's, of exact rows; of others a
+    bound of it alone is known.
+    """
+    return "operator" if all(method == "exact" for method in methods) else "frobenius"

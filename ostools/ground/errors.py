@@ -1,4 +1,4 @@
-"""The one error that a user can cause.
+"""The one error that a user can cause, and checks of the names that a caller gives.
 
 Every refusal of ostools is an `InputError`: it says in one line what was expected, what was found
 and what to do, and the command line prints just that line and exits with code 2.
@@ -7,8 +7,13 @@ and what to do, and the command line prints just that line and exits with code 2
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar, cast
+
+Word = TypeVar("Word", bound=str)
 
 OF_A_LEFT_HOOK = "; hooks.clear(model) removes one that an interrupted call left"
 """The end of every refusal of an edit that is active: the user may have no block to leave."""
@@ -82,3 +87,37 @@ def did_you_mean(name: object, known_names: Sequence[str]) -> str:
     """
     near = difflib.get_close_matches(str(name), known_names, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+
+
+def checked_name(what: str, name: object, known_names: Iterable[str]) -> str:
+    """The name, where it is a known one; anything else is an `InputError` with the nearest."""
+    known_names = tuple(known_names)
+    if not isinstance(name, str) or name not in known_names:
+        raise unknown_name(what, name, known_names)
+    return name
+
+
+def checked_names(what: str, names: Iterable[str], known_names: Iterable[str]) -> tuple[str, ...]:
+    """The names in order and without doubles; none at all, or an unknown one, is an `InputError`. A
+    name alone is one.
+    """
+    known_names = tuple(known_names)
+    return tuple(checked_name(what, name, known_names) for name in distinct(what, names))
+
+
+def distinct(what: str, names: Word | Iterable[Word]) -> tuple[Word, ...]:
+    """Names in order and without doubles, once they are checked (`ground.arguments`); `InputError`
+    for none at all. A name alone is one."""
+    name_list = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    if not name_list:
+        raise InputError(f"{what}: expected at least one, found none")
+    return cast(tuple[Word, ...], name_list)
+
+
+def checked_path(path: object, what: str = "path") -> Path:
+    """The path, if a file can have it. Raises `InputError`, which calls it `what`, for another
+    type, and for a name of over 255 bytes, the most on every usual file system."""
+    is_path = isinstance(path, str | os.PathLike)
+    if not is_path or any(len(os.fsencode(name)) > 255 for name in Path(path).parts):
+        raise InputError(f"{what}: expected a path that a file can have, found {short_repr(path)}")
+    return Path(path)

@@ -51,13 +51,21 @@ def first_order_agreement(
 ) -> dict[str, object]:
     """How well first order predicted the real effects of parts that are called `names`.
 
-    parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of
-    those same_sign (the share whose two effects have the same sign) and within_factor_2 (the share
-    whose prediction is between half and twice the real effect); believed and words (whether first
-    order may be believed, by the rules above: the order of all
-    parts, and sign and size of each of the three greatest real effects); largest, largest_predicted
+    Of the parts with an effect, real or predicted: one that is exactly 0 on both sides could not
+    act (a patch before the tokens that differ), and is no evidence.
+
+    parts (so many); spearman (rank correlation of the two); moved (parts whose real effect is not
+    0), and of those same_sign (the share whose two effects have the same sign) and within_factor_2
+    (the share whose prediction is between half and twice the real effect); believed and words
+    (whether first order may be believed, by the rules above: the order of all parts, and sign and
+    size of each of the three greatest real effects); largest, largest_predicted
     (the parts with the greatest real and predicted effect, by size).
     """
+    largest, largest_predicted = (
+        str(names[int(np.abs(effects).argmax())]) for effects in (real, predicted)
+    )
+    acts = (real != 0) | (predicted != 0)
+    real, predicted = real[acts], predicted[acts]
     changed = real != 0
     factor = predicted[changed] / real[changed]
     order = np.abs(real).argsort()[::-1]
@@ -68,7 +76,7 @@ def first_order_agreement(
     off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
     size = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
     rank = rank_correlation(real, predicted)
-    verdict = judged(rank, off, f"{len(real)} parts", len(real), size=size)
+    verdict = judged(rank, off, f"{len(real)} parts with an effect", len(real), size=size)
     return {
         "parts": len(real),
         "spearman": rank,
@@ -77,8 +85,8 @@ def first_order_agreement(
         "within_factor_2": ((factor >= 0.5) & (factor <= 2)).mean() if len(factor) else np.nan,
         "believed": verdict.believed,
         "words": verdict.words,
-        "largest": str(names[int(np.abs(real).argmax())]),
-        "largest_predicted": str(names[int(np.abs(predicted).argmax())]),
+        "largest": largest,
+        "largest_predicted": largest_predicted,
     }
 
 

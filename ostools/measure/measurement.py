@@ -101,7 +101,7 @@ def refuse_arguments(
     known. of_the_model: what is known of the model before it is loaded, such as `n_layers`, for the
     checks that ask for it.
     """
-    values = defaults_of(function) | {
+    values: dict[str, Any] = defaults_of(function) | {
         name: read_argument(function, name, arguments[name], InputError)
         for name in full_signature(function).parameters
         if name in arguments

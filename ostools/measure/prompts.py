@@ -152,7 +152,7 @@ class PromptResults(Generic[PromptResult]):
         One row a source (linearisation, or variant), norm, layer and bin: source, kind,
         linearisation, norm, layer, prompts, bin, start, end (of the bin, as parts of the prompt),
         then the share of the bin's tokens over its even share (1: as much as if all tokens were
-        equal): mean, low, high (bootstrap over prompts; NaN of fewer than three).
+        equal): mean, low, high (bootstrap over prompts; NaN of fewer than six).
 
         bins: at most the tokens of the shortest prompt; None: these, or 32. Raises `InputError` for
         more, for a profile of sum 0, and where some prompts were measured and some estimated.

@@ -34,7 +34,14 @@ from ostools.ground import (
     refusal,
 )
 from ostools.hooks import SIXTEEN_BITS
-from ostools.models.describe import Metadata, digest, remember, require_numbers
+from ostools.models.describe import (
+    Metadata,
+    buffer_digests,
+    digest,
+    remember,
+    require_numbers,
+    require_same_buffers,
+)
 from ostools.models.families import Family
 from ostools.models.files.checks import (
     check_finite,
@@ -261,20 +268,11 @@ def _share_weights(model: PreTrainedModel, twin: PreTrainedModel) -> None:
         user_weights[path] = shared.setdefault(id(user_weight), view)
     with refusal("the weights of the configuration", "; undo what replaced modules or weights"):
         twin.load_state_dict(user_weights, assign=True)
-    buffers, user_buffers = dict(twin.named_buffers()), dict(model.named_buffers())
+    expected, actual = (
+        buffer_digests(dict(it.named_modules()), with_saved=False) for it in (twin, model)
+    )
+    require_same_buffers(expected, actual)
     twin.to(resolve_device(devices.pop()))  # pyright: ignore[reportArgumentType]
-    for path in buffers.keys() - weights.keys():
-        buffer, user_buffer = buffers[path], user_buffers.get(path)
-        if (
-            user_buffer is None
-            or user_buffer.dtype != buffer.dtype
-            or not torch.equal(user_buffer.cpu(), buffer)
-        ):
-            raise InputError(
-                f"expected {path} as the configuration says, found other numbers (`.half()` and "
-                "`.to(dtype)` round it): load the model with dtype=..., or save it and use "
-                "load_model"
-            )
 
 
 def _logits(

@@ -8,24 +8,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
 
 from ostools.ground import InputError, TransformerBridge, original_model
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import LazyCast
 
-Made = TypeVar("Made")
+Shared = TypeVar("Shared")
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 
 
@@ -63,9 +63,12 @@ class LoaderFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata(LoaderFacts):
-    """What the loader notes. check: what refuses the model where it is not what was checked."""
+    """What the loader notes. check: what refuses the model where it is not what was checked.
+    buffers: digests of what it computes with beside its weights (`buffer_digests`).
+    """
 
     check: Callable[[], None] | None = None
+    buffers: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +95,9 @@ _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
 
 
 def remember(model: TransformerBridge, metadata: Metadata) -> None:
-    """Keep what the loader knows for as long as the model lives."""
-    _metadata[model] = metadata
+    """Keep what the loader knows, and which buffers the model has, for as long as it lives."""
+    buffers = _buffer_digests_of(model, dict(original_model(model).named_modules()))
+    _metadata[model] = replace(metadata, buffers=buffers)
 
 
 def metadata_of(model: TransformerBridge) -> Metadata:
@@ -108,15 +112,8 @@ def describe(model: TransformerBridge) -> ModelDescription:
             f"expected a model, as load_model gives it, found {type(model).__name__}: "
             "load_model('embedded')"
         )
-    refuse_processed(model)
-    if model.training:
-        raise InputError(
-            "expected a model in eval mode, found one in train mode, where dropout is random: call "
-            "model.eval()"
-        )
+    require_as_loaded(model)
     metadata = metadata_of(model)
-    if metadata.check is not None:
-        metadata.check()
     weights = dict(named_weights(model))
     require_numbers(weights.values())
     buffers = _saved_buffers(model) if is_closed(model) else ()
@@ -124,7 +121,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     attention = attention_named(model)
     is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in weights.values())
     return ModelDescription(
-        **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
+        **{fact.name: getattr(metadata, fact.name) for fact in fields(LoaderFacts)},
         weight_hash=_digest_of(weights | dict(buffers)),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
@@ -157,17 +154,19 @@ def shared_models() -> Iterator[None]:
         _SHARED.reset(token)
 
 
-def made_once(model: TransformerBridge, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+def made_once(
+    model: TransformerBridge, key: tuple[object, ...], make: Callable[[], Shared]
+) -> Shared:
     """What `make` gives; within `shared_models` what it gave before of that key and the same
     weights. Weights that were written to give another.
     """
-    shared = _SHARED.get()
-    if shared is None:
+    by_model = _SHARED.get()
+    if by_model is None:
         return make()
-    made, key = shared.setdefault(model, {}), (*key, describe(model).weight_hash)
-    if key not in made:
-        made[key] = make()
-    return made[key]
+    by_key, key = by_model.setdefault(model, {}), (*key, describe(model).weight_hash)
+    if key not in by_key:
+        by_key[key] = make()
+    return by_key[key]
 
 
 _EAGER, _WIDE_SCORES = "eager", "float32 scores"
@@ -212,6 +211,65 @@ def refuse_processed(model: TransformerBridge) -> None:
             "norms' gains into the weights: load the model again and do not call "
             "enable_compatibility_mode"
         )
+
+
+def require_as_loaded(model: TransformerBridge) -> None:
+    """Refuse a model that computes otherwise than its weights and its configuration say."""
+    refuse_processed(model)
+    parts = dict(original_model(model).named_modules())
+    # Of the parts: `model.training` says nothing of them, and none of the bridge says it of GPT-2's
+    # dropout on the embeddings.
+    if any(part.training for part in parts.values()):
+        raise InputError(
+            "expected a model in eval mode, found a part in train mode, where dropout is random: "
+            "call model.original_model.eval()"
+        )
+    metadata = metadata_of(model)
+    if metadata.check is not None:
+        metadata.check()
+    if metadata.buffers:
+        require_same_buffers(metadata.buffers, _buffer_digests_of(model, parts))
+
+
+def require_same_buffers(expected: Mapping[str, bytes], actual: Mapping[str, bytes]) -> None:
+    """Refuse buffers (as `buffer_digests` gives them) of which one is not as expected."""
+    for path, its_digest in expected.items():
+        if actual.get(path) != its_digest:
+            raise InputError(
+                f"expected {path} as the configuration says, found other numbers or another dtype "
+                "(`.half()` and `.to(dtype)` do not give what loading in that dtype gives): load "
+                "the model with dtype=..., or save it and use load_model"
+            )
+
+
+def buffer_digests(parts: Mapping[str, nn.Module], *, with_saved: bool) -> dict[str, bytes]:
+    """Digests of the buffers of a model's modules that no file of weights holds: rotary
+    frequencies, a scale of embeddings. `with_saved`: of the others too.
+    """
+    buffers = {
+        f"{path}.{name}".replace("_original_component.", ""): buffer
+        for path, part in parts.items()
+        for name, buffer in part._buffers.items()
+        if buffer is not None
+        and (with_saved or name in part._non_persistent_buffers_set)
+        and not _is_rewritten(part, name)
+    }
+    require_numbers(buffers.values())
+    return {path: digest(path, buffer) for path, buffer in buffers.items()}
+
+
+def _is_rewritten(part: nn.Module, name: str) -> bool:
+    """Whether each pass makes the frequencies anew for its length, of `original_inv_freq`."""
+    kinds = str(vars(part).get("rope_type", ""))
+    rewrites = "dynamic" in kinds or "longrope" in kinds
+    return rewrites and name.endswith("inv_freq") and "original" not in name
+
+
+def _buffer_digests_of(
+    model: TransformerBridge, parts: Mapping[str, nn.Module]
+) -> dict[str, bytes]:
+    """Of every buffer that the hash of the weights is not of."""
+    return buffer_digests(parts, with_saved=not is_closed(model))
 
 
 def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:

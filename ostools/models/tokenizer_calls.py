@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from ostools.ground import InputError, PreTrainedTokenizerBase, short_repr
-from ostools.ground.errors import refused
+from ostools.ground import InputError, PreTrainedTokenizerBase, refused, short_repr
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding

@@ -56,7 +56,7 @@ from ostools.paper.drawn_result import PaperResult
 from ostools.results import Frame, Provenance
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.lemmas import first_places_bound, prefix_total_variation
-from ostools.theory.positions import sinusoidal
+from ostools.theory.positions import normal_rows, sinusoidal
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
 
 
@@ -146,11 +146,11 @@ def _pairs(reading: str, seed: int, lengths: Sequence[int]) -> dict[str, list[in
     places = sinusoidal(n + 1, D)
     places = torch.stack([places[:-1], places[1:]])
     if reading == "vectors":
-        vectors = _gaussian(n, 3 * D, generator) / D**0.5
+        vectors = normal_rows(n, 3 * D, generator) / D**0.5
         q, k, x = (part.expand(2, n, D) for part in vectors.chunk(3, dim=-1))
         q, k, v, W_O = q + places, k + places, x, torch.eye(D, dtype=torch.float64)
     else:
-        x = _gaussian(n, D, generator) + places
+        x = normal_rows(n, D, generator) + places
         q, k, v = (x @ W for W in (W_Q, W_K, W_V))
     rows = torch.tensor(lengths) - 1
     q, k, v = (
@@ -180,13 +180,6 @@ def _pairs(reading: str, seed: int, lengths: Sequence[int]) -> dict[str, list[in
 def _normed(x: Float[Tensor, "*pos d"]) -> Float[Tensor, "*pos d"]:
     """LN(x), gain 1 and bias 0."""
     return torch.nn.functional.layer_norm(x, x.shape[-1:])
-
-
-def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "pos width"]:
-    """Standard normals, a row a token. A longer table begins with a shorter one's rows: torch draws
-    in whole chunks of 16.
-    """
-    return torch.randn(-(-n // 16) * 16, width, generator=generator, dtype=torch.float64)[:n]
 
 
 @checked_arguments(InputError)

@@ -133,10 +133,11 @@ HALF = 0.42
 """Half the width of what is drawn of a token, in tokens."""
 
 
-def token_labels(frame: Frame) -> list[str]:
-    """The tokens of a table in the order of their positions, fit to be shown."""
+def token_labels(frame: Frame) -> dict[int, str]:
+    """The positions of a table in order, each with its token, fit to be shown."""
     places = frame.drop_duplicates("position").sort_values("position")
-    return [theme.short_word(str(token)) for token in places["token"]]
+    tokens = map(theme.short_word, places["token"].astype(str))
+    return dict(zip(places["position"].astype(int), tokens, strict=True))
 
 
 def token_rows(frame: Frame, **columns: object) -> Frame:
@@ -186,7 +187,7 @@ def profile(
 
 
 def token_bars(
-    rows: Frame, tokens: list[str], hue: Encoding, title: str, numbered: Frame | None = None
+    rows: Frame, tokens: Mapping[int, str], hue: Encoding, title: str, numbered: Frame | None = None
 ) -> alt.LayerChart:
     """One panel: bars from `low` to `high` at each token, with a line at 0; the signed parts of a
     sum. `numbered`: rows whose `value` stands at the end of their bar."""

@@ -33,6 +33,7 @@ from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
 from ostools.mitigations.registry import LOADED
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
+from ostools.models.files.gguf_cache import file_hash
 
 
 def listed(value: object) -> tuple[object, ...]:
@@ -188,8 +189,8 @@ def sources(definitions: Sequence[object]) -> list[list[str]]:
     call any of them.
     """
     return [
-        [f"{name} {_file_hash(path)}" for name, path in _named_files(definition)]
-        + [_file_hash(path) for path in _package_files(type(definition))]
+        [f"{name} {file_hash(path)}" for name, path in _named_files(definition)]
+        + [file_hash(path) for path in _package_files(type(definition))]
         for definition in definitions
     ]
 
@@ -214,10 +215,6 @@ def _package_files(kind: type) -> Iterator[Path]:
                 yield from (f for f in files if f.is_file() and "__pycache__" not in f.parts)
 
 
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def digest(value: object) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -235,7 +232,7 @@ def checkpoint_hash(source: Checkpoint) -> str:
     folder = source.directory
     paths = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]
     for path in sorted(path for path in paths if path.suffix in _READ and path.is_file()):
-        sha.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
+        sha.update(f"{path.relative_to(folder).as_posix()}\0{file_hash(path)}\n".encode())
     return sha.hexdigest()
 
 

@@ -22,10 +22,6 @@ from torch import Tensor
 ENCODINGS = ("sinusoidal", "rope", "alibi", "learned", "none")
 """The encodings by name."""
 
-# torch fills a tensor of normals in chunks of so many: tables of whole chunks begin alike whatever
-# their length.
-_CHUNK = 16
-
 
 def sinusoidal(n: int, d_model: int) -> Float[Tensor, "pos d_model"]:
     """p_(i, 2k) = sin(i / 10000^(2k / d)), p_(i, 2k + 1) = cos of the same, for positions i = 0,
@@ -39,9 +35,15 @@ def learned(n: int, d_model: int, seed: int) -> Float[Tensor, "pos d_model"]:
     """A table of independent standard normals, as before training. A longer one begins with a
     shorter one's rows.
     """
-    generator = torch.Generator().manual_seed(seed)
-    rows = math.ceil(n / _CHUNK) * _CHUNK
-    return torch.randn(rows, d_model, generator=generator, dtype=torch.float64)[:n]
+    return normal_rows(n, d_model, torch.Generator().manual_seed(seed))
+
+
+def normal_rows(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "pos width"]:
+    """Standard normals, a row a token. A longer table begins with a shorter one's rows: torch draws
+    in whole chunks of 16.
+    """
+    rows = math.ceil(n / 16) * 16
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64)[:n]
 
 
 def rotated(

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from ostools.ground import InputError, whole_number
-from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded
+from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest_at
 
 ProfileShape = Literal[
     "U-shape", "inverted U", "rises at the start only", "rises at the end only", "no shape shown"
@@ -216,11 +216,12 @@ def binned(shares: Float[np.ndarray, "window pos"], bins: int) -> Float[np.ndarr
 def interval_of_mean(
     means: Float[np.ndarray, "text bin"],
 ) -> tuple[Float[np.ndarray, " bin"], Float[np.ndarray, " bin"]]:
-    """The 95% bootstrap interval of the mean over texts, of each bin; NaN for fewer than three
-    texts, which show no spread.
+    """The 95% bootstrap interval of the mean over texts, of each bin; NaN for fewer than six texts
+    (`fewest_at`): no resampled mean is beyond their least and greatest, between which the mean lies
+    in 75% of cases with three texts, in 94% with five.
 
     At the `expanded` level, as a percentile interval of few texts is too narrow."""
-    if len(means) < FEWEST:
+    if len(means) < fewest_at(LEVEL):
         unknown = np.full(means.shape[1], np.nan)
         return unknown, unknown
     interval = bootstrap_mean(torch.tensor(means), level=expanded(LEVEL, len(means)))

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ostools.ground.arguments import whole_number
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name, checked_names
+from ostools.ground.errors import InputError, checked_name, checked_names
 from ostools.theory.positions import ENCODINGS
 from studies.laboratory.prompts import TASKS
 

@@ -19,7 +19,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import PreTrainedTokenizerFast
 
 from ostools.ground.arguments import whole_number
-from ostools.ground.names import checked_name
+from ostools.ground.errors import checked_name
 from ostools.tasks.base import Task
 
 LETTERS = {"first": "F", "last": "L", "count": "C"}

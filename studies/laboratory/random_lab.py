@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 from ostools.ground.arguments import checked_lengths, checked_seeds, whole_numbers
-from ostools.ground.names import checked_name, checked_names
+from ostools.ground.errors import checked_name, checked_names
 from ostools.ground.progress import Progress, tell
 from ostools.results import Frame, Provenance, Result
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds

@@ -19,8 +19,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground.errors import InputError, checked_name
 from ostools.ground.progress import tell, watched
 from studies.training.card import make_card, render_card
 from studies.training.corpus import Corpus, load_corpus, save_tokenizer, train_tokenizer

@@ -10,8 +10,7 @@ from typing import Any
 
 from transformers import Gemma3TextConfig, GemmaConfig
 
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground.errors import InputError, checked_name
 from ostools.tasks.appendix_c import NAMES
 from studies.training.corpus import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE
 

@@ -2,8 +2,6 @@
 asked for or complained of.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -154,8 +152,7 @@ def test_a_link_reopens_the_state_and_a_hostile_text_stays_text(
     link, code = first.page.evaluate("() => location.hash"), first.text("code")
     second = Page(browser, explorer, link=link)
     second.until("measured")
-    assert second.page.input_value("#prompt") == HOSTILE
-    assert second.text("code") == code
+    assert (second.page.input_value("#prompt"), second.text("code")) == (HOSTILE, code)
     assert second.page.evaluate("() => document.querySelectorAll('img, b').length") == 0
     first.clean()
     second.clean()

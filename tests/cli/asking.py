@@ -1,7 +1,5 @@
 """Calls of the command line, and the form of every refusal."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from typing import Any
@@ -42,8 +40,7 @@ def accepted(words: list[str]) -> None:
 def assert_refused(found: tuple[int, str, str], *words: str) -> None:
     """Code 2, nothing on stdout, one line on stderr beside notes, with these words in it."""
     code, out, err = found
-    assert code == 2
-    assert out == ""
+    assert (code, out) == (2, "")
     assert err.endswith("\n")
     (refusal,) = (line for line in err.splitlines() if not line.startswith(NOTES))
     assert refusal.startswith("ostools: ")

@@ -1,7 +1,5 @@
 """A model that has no chat template, and a command line whose commands are another function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 same prompt as in Python; and what is refused before a model is loaded.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -13,10 +11,7 @@ import pytest
 
 import ostools as ost
 from ostools.cli.running import parse_ids
-from ostools.ground.errors import InputError
-from ostools.models import encode
 from ostools.results import frame_of
-from ostools.tasks import questions
 from tests.checkpoints import CHAT_TEMPLATE, tiny_model
 from tests.cli.asking import assert_refused
 from tests.cli.conftest import write_llama
@@ -41,7 +36,7 @@ def _token_ids(**options: Any) -> list[int]:
     tokenizer: Any = model.tokenizer
     tokenizer.chat_template = CHAT_TEMPLATE + SWITCH
     try:
-        return encode(model, "The 11", chat=True, **options).ids.tolist()
+        return ost.encode(model, "The 11", chat=True, **options).ids.tolist()
     finally:
         tokenizer.chat_template = CHAT_TEMPLATE
 
@@ -114,9 +109,10 @@ def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
     line = "bounds --variants local --task count-ones --length 4 --position last-item --mitigation separator:every=2"
     found = _result(run, thinker, line)
     model = ost.load_model(thinker, device="cpu")
-    (question,) = questions("count-ones", lengths=[4])
-    asked: dict[str, Any] = {"position": "last-item", "mitigation": "separator:every=2"}
-    expected = ost.bounds(model, question, variants="local", **asked)
+    (question,) = ost.tasks.questions("count-ones", lengths=[4])
+    expected = ost.bounds(
+        model, question, variants="local", position="last-item", mitigation="separator:every=2"
+    )
     assert [row["value"] for row in found["rows"]] == frame_of(expected)["value"].tolist()
     assert found["provenance"]["parameters"]["read_at"]["position"] == "last-item"
 
@@ -135,7 +131,7 @@ def test_the_prompt_that_does_not_fit_is_named_and_nothing_is_written(
 def test_ids_are_read_from_the_line() -> None:
     assert parse_ids("2 40 50") == parse_ids("[2, 40, 50]\n") == parse_ids("2,40,50") == (2, 40, 50)
     for text in ("", "2,-1", "1.5", "٣", "\0"):
-        with pytest.raises(InputError, match=r"--ids .*: expected token ids such as 2,40,50"):
+        with pytest.raises(ost.InputError, match=r"--ids .*: expected token ids such as 2,40,50"):
             parse_ids(text)
 
 

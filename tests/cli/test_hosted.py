@@ -2,8 +2,6 @@
 asked.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -43,14 +41,13 @@ def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path
         == 0
     )
     assert (tmp_path / "prompts.jsonl").read_text() == out
-    answers = answered(rows[:1], tmp_path / "answers.jsonl")
     asked = (
         "evaluate",
         "--task",
         "copy-last",
         *LENGTHS,
         "--answers",
-        str(answers),
+        str(answered(rows[:1], tmp_path / "answers.jsonl")),
         "--model",
         "gemini-1.5-pro",
     )
@@ -86,8 +83,7 @@ def test_a_server_is_asked(
 ) -> None:
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-marker")
-    rows = lines(run("evaluate", "prompts", *LENGTHS)[1])
-    known = {row["prompt"]: row["line"] for row in rows}
+    known = {row["prompt"]: row["line"] for row in lines(run("evaluate", "prompts", *LENGTHS)[1])}
     with served(lambda prompt: (200, completion(known[prompt]))) as (url, heard):
         asked = (
             "evaluate",

@@ -2,8 +2,6 @@
 where they run out.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,8 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     run, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "available_memory", lambda _: 1 << 10)
-    found = run(*PROMPT, "--model", directory)
     assert_refused(
-        found,
+        run(*PROMPT, "--model", directory),
         "of it before the work begins, found 0.000977 MiB free",
         "load the model with --load-dtype bfloat16",
     )
@@ -40,8 +37,7 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
 
 def asked_of(command: Command) -> str:
     """The command with a prompt where it takes one, else with its defaults."""
-    has_prompt = command.of_kind("prompt")
-    return f"{command.name} --prompt 11" if has_prompt else command.name
+    return f"{command.name} --prompt 11" if command.of_kind("prompt") else command.name
 
 
 FORECAST = [command for command in MEASURED if command.of_kind("model")]
@@ -67,8 +63,7 @@ def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(
 def _forecast(run, *asked: str) -> dict[str, float]:
     code, out, _ = run(*asked, "--dry-run", "--json", "--quiet")
     forecast = json.loads(out)
-    assert code == 0
-    assert set(forecast) == {"memory", "work"}
+    assert (code, set(forecast)) == (0, {"memory", "work"})
     assert 0 < forecast["work"] < forecast["memory"]
     return forecast
 
@@ -119,8 +114,7 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
         assert_refused(
             result, "out of memory: sensitivity does not fit", "GiB free", "shorten the prompt"
         )
-        assert sizes == [4096, 2048, 1024, 512, 256]
-        assert list(tmp_path.iterdir()) == []
+        assert (sizes, list(tmp_path.iterdir())) == ([4096, 2048, 1024, 512, 256], [])
 
 
 def test_a_recipe_for_a_gpu_is_forecast_from_a_configuration_and_a_tokenizer(

@@ -2,8 +2,6 @@
 numbers of the call.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -2,8 +2,6 @@
 parameter of its function.
 """
 
-from __future__ import annotations
-
 import operator
 import shlex
 import subprocess
@@ -17,8 +15,6 @@ import ostools as ost
 from ostools.cli.commands import COMMANDS, MEASURED, Command, declared
 from ostools.cli.terminal import parse_bytes
 from ostools.ground.arguments import full_signature
-from ostools.ground.errors import InputError
-from ostools.measure.measurement import RECORDS
 from scripts import commands
 from tests.cli.asking import parsed
 
@@ -88,7 +84,7 @@ def test_the_stored_commands_are_the_functions_as_they_are() -> None:
 
 
 def test_every_parameter_is_an_option_or_python_only_with_the_reason() -> None:
-    for record in RECORDS.values():
+    for record in ost.measure.RECORDS.values():
         for command in MEASURED:
             if record.command == command.name:
                 reached = {parameter.name for parameter in command.parameters}
@@ -136,5 +132,5 @@ def test_sizes_of_memory() -> None:
     sizes = {"4GiB": 4 << 30, "500 MB": 500_000_000, "1.5kib": 1536, "77": 77}
     assert {text: parse_bytes(text) for text in sizes} == sizes
     for wrong in ("4,5GiB", "5%", "-4GiB", "nan", ""):
-        with pytest.raises(InputError, match="expected a size such as"):
+        with pytest.raises(ost.InputError, match="expected a size such as"):
             parse_bytes(wrong)

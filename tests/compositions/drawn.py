@@ -5,8 +5,6 @@ Nobody listed these compositions: hypothesis draws each part by itself, and name
 that breaks a law.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,9 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.mitigations import MitigationError, SlidingWindow
 from tests.checkpoints import TEXT_FAMILIES, _fill, tiny_model
 from tests.families import OTHERS
 
@@ -33,7 +30,7 @@ LOOKED_FOR = settings(
 nothing.
 """
 
-REFUSALS = (InputError, hooks.HookError, MitigationError)
+REFUSALS = (ost.InputError, hooks.HookError, ost.mitigations.MitigationError)
 """How a composition may be refused; anything else that is raised is a fault."""
 
 FAMILIES = (*TEXT_FAMILIES, *OTHERS)
@@ -192,9 +189,13 @@ def _integers(
 @contextmanager
 def _foreign(model: TransformerBridge, ids: Tensor, change: Change) -> Iterator[None]:
     """A hook of somebody else: torch's own, which this package knows nothing of."""
-    handle = model.blocks[0].mlp.register_forward_hook(
-        lambda module, given, found: change.amount * found
-    )
+
+    def scaled(module: Any, given: Any, found: Any) -> Any:
+        if isinstance(found, tuple):  # experts, with what their router chose
+            return (change.amount * found[0], *found[1:])
+        return change.amount * found
+
+    handle = model.blocks[0].mlp.register_forward_hook(scaled)
     try:
         yield
     finally:
@@ -226,7 +227,7 @@ KINDS: dict[str, Callable[[TransformerBridge, Tensor, Change], AbstractContextMa
     "rounded-residual": lambda model, ids, c: hooks.rounded(model, "residual", "bfloat16"),
     "rounded-kv": lambda model, ids, c: hooks.rounded(model, "kv", "float16"),
     "rounded-integers": _integers,
-    "sliding-window": lambda model, ids, c: SlidingWindow(
+    "sliding-window": lambda model, ids, c: ost.mitigations.SlidingWindow(
         1 + int(c.amount), sinks=int(10 * c.amount) % 2
     ).hooks(model),
     "log-n": lambda model, ids, c: hooks.scale_scores(

@@ -2,8 +2,6 @@
 both are refused.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,11 +14,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground.arguments import LINEARISATIONS
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS
-from ostools.models import Prompt
 from tests.compositions.drawn import (
     LOOKED_FOR,
     REFUSALS,
@@ -99,7 +96,10 @@ def test_what_is_measured_is_autograds_or_refused(
     try:
         with edited(model, tokens, nesting):
             found = ost.sensitivity(
-                model, Prompt.from_ids(model, ids), linearisations=[linearisation], method="exact"
+                model,
+                ost.Prompt.from_ids(model, ids),
+                linearisations=[linearisation],
+                method="exact",
             )
             expected = by_autograd(model, tokens, linearisation)
     except REFUSALS as refused:
@@ -128,7 +128,7 @@ def test_a_certified_bound_is_above_what_is_measured_or_refused(
     try:
         with edited(model, tokens, nesting):
             found = ost.bounds(
-                model, Prompt.from_ids(model, ids), variants=variant, mlp_norm=mlp_norm
+                model, ost.Prompt.from_ids(model, ids), variants=variant, mlp_norm=mlp_norm
             )
             expected = by_autograd(model, tokens, "frozen")
     except REFUSALS as refused:

@@ -2,8 +2,6 @@
 setting as it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +15,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.models import Prompt
 from ostools.results import Result
 from tests import traces
 from tests.compositions.drawn import (
@@ -37,25 +34,29 @@ Measure = Callable[[TransformerBridge, list[int]], Result]
 
 
 def _sensitivity(model: TransformerBridge, ids: list[int]) -> ost.measure.Sensitivity:
-    return ost.sensitivity(model, Prompt.from_ids(model, ids), linearisations=["full", "frozen"])
+    return ost.sensitivity(
+        model, ost.Prompt.from_ids(model, ids), linearisations=["full", "frozen"]
+    )
 
 
 def _bounds(model: TransformerBridge, ids: list[int]) -> Result:
-    return ost.bounds(model, Prompt.from_ids(model, ids), variants=["local", "theorem-5.1"])
+    return ost.bounds(model, ost.Prompt.from_ids(model, ids), variants=["local", "theorem-5.1"])
 
 
 PROMPTS: dict[str, Measure] = {
     "sensitivity": _sensitivity,
     "estimate": lambda model, ids: ost.sensitivity(
-        model, Prompt.from_ids(model, ids), method="estimate", layers="all"
+        model, ost.Prompt.from_ids(model, ids), method="estimate", layers="all"
     ),
     "bounds": _bounds,
     "windowed-path-sum": lambda model, ids: ost.bounds(
-        model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"]
+        model, ost.Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"]
     ),
-    "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
-    "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),
-    "head-scores": lambda model, ids: ost.measure.head_scores(model, Prompt.from_ids(model, ids)),
+    "attention": lambda model, ids: ost.attention(model, ost.Prompt.from_ids(model, ids)),
+    "attribution": lambda model, ids: ost.attribution(model, ost.Prompt.from_ids(model, ids)),
+    "head-scores": lambda model, ids: ost.measure.head_scores(
+        model, ost.Prompt.from_ids(model, ids)
+    ),
     "faithfulness": lambda model, ids: ost.measure.faithfulness(model, _sensitivity(model, ids)),
 }
 """What is measured of a prompt; what the caller has put around the model is in force, or refused.
@@ -100,8 +101,7 @@ def nothing_changes(model: TransformerBridge, ids: Tensor) -> Iterator[None]:
     """
 
     def seen() -> dict[str, Any]:
-        with torch.no_grad():
-            logits = model(ids[None])
+        logits = model(ids[None])
         books = {
             name: value for name, value in traces._model_state(model).items() if name != "hooks"
         }

@@ -2,8 +2,6 @@
 and strangers are refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
@@ -18,7 +16,6 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.explorer.app import Runs, Stopped, answer, application
 from ostools.explorer.views import COTANGENTS, VIEWS, ViewRequest
-from ostools.ground.errors import InputError
 from ostools.hooks import HookError
 from ostools.models import load_model
 from tests.cli.asking import assert_refused
@@ -197,7 +194,7 @@ def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge) -> None:
         assert json.load(got)["prompt"] == PROMPT
     assert f'src="{explorer.url}"' in explorer._repr_html_()
     port = int(explorer.url.rsplit(":", 1)[1].strip("/"))
-    with pytest.raises(InputError, match="cannot listen on"):
+    with pytest.raises(ost.InputError, match="cannot listen on"):
         ost.explore(embedded, port=port)
     explorer.stop()
     with pytest.raises(urllib.error.URLError):

@@ -2,8 +2,6 @@
 collector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,7 +61,6 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well() -> None:
             raise InsufficientMemoryError(f"forecast {tried[-1]} bytes")
         return "done"
 
-    assert work(1024) == "done"
-    assert tried == [4096, 2048, 1024]
+    assert (work(1024), tried) == ("done", [4096, 2048, 1024])
     with pytest.raises(InsufficientMemoryError, match="forecast 256 bytes"):
         work(0)

@@ -1,7 +1,5 @@
 """A part's progress told as the whole's: it rises, stays within, and ends where the whole does."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Numbers in words, and errors of the disk."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """One tiny model of each family, and one prompt, for every test of the hooks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from jaxtyping import Int

@@ -2,8 +2,6 @@
 Hugging Face's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -16,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.modules import module as every_module
 from transformer_lens.model_bridge import TransformerBridge
+from transformers import DynamicCache
 
 from ostools import hooks
 from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
@@ -149,8 +148,7 @@ def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens, 
     for logits, pattern in seen[1:]:
         assert torch.equal(logits, seen[0][0])
         assert all(torch.equal(pattern[layer], seen[0][1][layer]) for layer in pattern)
-    far = torch.ones(9, 9).tril(-3).bool()
-    assert (seen[0][1][0][..., far] == 0).all()
+    assert (seen[0][1][0][..., torch.ones(9, 9).tril(-3).bool()] == 0).all()
     torch.testing.assert_close(
         seen[0][1][1].sum(-1), torch.full((2, 4, 9), 0.5, dtype=torch.float64)
     )
@@ -249,3 +247,43 @@ def test_a_site_that_is_not_there_is_refused_by_get_too(tokens: Tokens) -> None:
                 record.get(name)
         model(tokens)
     assert record.get("final_norm") is record["final_norm"]
+
+
+BY_POSITION: dict[str, Callable[[Any], Any]] = {
+    "mask_scores": lambda m: hooks.mask_scores(m, lambda query, key: (key != 6) | (query == key)),
+    "scale_scores": lambda m: hooks.scale_scores(m, lambda query: 1.0 + (query > 7).double()),
+    "ablate_edges": lambda m: hooks.ablate_edges(m, [(0, 1, 10, 7), (1, 0, 11, 9)]),
+}
+
+
+@pytest.mark.parametrize("family", quick(("gemma3", "mistral", "llama"), "gemma3"))
+@pytest.mark.parametrize("kind", BY_POSITION)
+def test_positions_are_absolute_in_a_cached_pass_or_it_is_refused(family: str, kind: str) -> None:
+    """Step by step with a cache of every key the logits are those of the whole pass; transformers'
+    own cache drops keys beyond the window (5 here), and is refused from the step that misses one.
+    """
+    model = tiny_model(family, dtype=torch.float64)
+    config: Any = model.original_model.config
+    tokens = torch.randint(6, 200, (1, 12), generator=torch.Generator().manual_seed(1))
+
+    def steps(cache: DynamicCache, start: int) -> Tensor:
+        first, *later = (tokens[:, :start], *tokens[:, start:].split(1, dim=1))
+        rows = [model(first, past_key_values=cache, use_cache=True)]
+        rows += [model(step, past_key_values=cache, use_cache=True) for step in later]
+        return torch.cat(rows, dim=1)
+
+    plain = model(tokens)
+    with BY_POSITION[kind](model):
+        whole = model(tokens)
+        torch.testing.assert_close(steps(DynamicCache(), 3), whole, rtol=1e-5, atol=1e-5)
+        own = DynamicCache(config=config)
+        if family == "llama":
+            torch.testing.assert_close(steps(own, 3), whole, rtol=1e-5, atol=1e-5)
+        else:
+            with pytest.raises(hooks.HookError, match=f"{kind}: expected a .* cache with each"):
+                steps(own, 3)
+            assert own.get_seq_length() == 5
+    assert not torch.allclose(whole, plain)
+    assert hooks.active_edits(model) == ()
+    own = DynamicCache(config=config)
+    torch.testing.assert_close(steps(own, 3), plain, rtol=1e-5, atol=1e-5)

@@ -2,8 +2,6 @@
 the ablation at 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,8 +57,7 @@ def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
     ones.
     """
     model = tiny_model("gemma3", seed=5, dtype=torch.float64)
-    ids = torch.tensor([[11, 40, 12, 99, 7]])
-    embedded = model.input_to_embed(ids)[0][0].detach()
+    embedded = model.input_to_embed(torch.tensor([[11, 40, 12, 99, 7]]))[0][0].detach()
     with hooks.capture(model, "pattern") as record, hooks.exact_arithmetic(model):
         last_token(model, embedded)
     patterns = dict(record["pattern"])

@@ -1,7 +1,5 @@
 """One thread at a time on a model; and `clear` removes what was left."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

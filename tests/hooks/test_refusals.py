@@ -1,7 +1,5 @@
 """What no edit can do is refused before or in the forward pass, by name, and leaves nothing behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

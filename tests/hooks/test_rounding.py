@@ -2,8 +2,6 @@
 Face's own.
 """
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 from typing import Any
@@ -191,14 +189,13 @@ def test_rounded_keys_and_values_are_those_of_a_rounding_cache(
     model = tiny_model(family, seed=1, dtype=torch.float64)
     module = make_model(family, seed=1, dtype=torch.float64)
     largest: dict[tuple[int, str], Tensor] = {}
-    with torch.no_grad():
-        plain = module(tokens, past_key_values=RoundingCache(None, largest)).logits
-        for format in FORMATS:
-            expected = module(tokens, past_key_values=RoundingCache(format, largest)).logits
-            with hooks.rounded(model, "kv", format, calibration=calibration_for(format, tokens)):
-                found = model(tokens)
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-            assert float((found - plain).abs().max()) > 1e-4
+    plain = module(tokens, past_key_values=RoundingCache(None, largest)).logits
+    for format in FORMATS:
+        expected = module(tokens, past_key_values=RoundingCache(format, largest)).logits
+        with hooks.rounded(model, "kv", format, calibration=calibration_for(format, tokens)):
+            found = model(tokens)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        assert float((found - plain).abs().max()) > 1e-4
 
 
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
@@ -224,27 +221,24 @@ def test_a_rounded_residual_stream_is_that_of_rounded_blocks(
     for place, part in enumerate([*blocks, norm]):
         part.register_forward_pre_hook(before(place))
     last = len(blocks) - 1
-    with torch.no_grad():
-        plain = module(tokens).logits
-        for format in FORMATS:
-            storing[:] = [format]
-            expected = module(tokens).logits
-            with (
-                hooks.rounded(
-                    model, "residual", format, calibration=calibration_for(format, tokens)
-                ),
-                hooks.capture(model, "residual_pre", "residual_post") as record,
-            ):
-                found = model(tokens)
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-            assert float((found - plain).abs().max()) > 1e-4
-            for place, residual in {
-                **record["residual_pre"],
-                last + 1: record["residual_post"][last],
-            }.items():
-                torch.testing.assert_close(
-                    rounded_by(residual, format, largest[place]), residual, rtol=1e-12, atol=1e-12
-                )
+    plain = module(tokens).logits
+    for format in FORMATS:
+        storing[:] = [format]
+        expected = module(tokens).logits
+        with (
+            hooks.rounded(model, "residual", format, calibration=calibration_for(format, tokens)),
+            hooks.capture(model, "residual_pre", "residual_post") as record,
+        ):
+            found = model(tokens)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        assert float((found - plain).abs().max()) > 1e-4
+        for place, residual in {
+            **record["residual_pre"],
+            last + 1: record["residual_post"][last],
+        }.items():
+            torch.testing.assert_close(
+                rounded_by(residual, format, largest[place]), residual, rtol=1e-12, atol=1e-12
+            )
 
 
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
@@ -283,25 +277,24 @@ def test_once_rounds_v0_or_of_a_token_whose_v0_the_format_holds_v1() -> None:
     """Against passes from rounded streams: nothing but that one rounding differs."""
     model = tiny_model("llama", seed=5, fresh=True)
     ids = torch.tensor([[3, 40, 50, 60]])
-    with torch.no_grad():
-        model.W_E[[40, 60]] = stored(model.W_E[[40, 60]], "bfloat16")
-        with (
-            hooks.capture(model, "residual_pre", "final_norm") as record,
-            hooks.rounded(model, "once", "bfloat16"),
-        ):
-            model(ids)
-        streams, y = dict(record["residual_pre"]), record["final_norm"]
-        embedded = model.W_E[ids[0]][None]
-        start = stored(embedded, "bfloat16")
-        assert torch.equal(streams[0], start)
-        assert (streams[0] == embedded).all(-1)[0].tolist() == [False, True, False, True]
-        with hooks.capture(model, "residual_pre") as record:
-            model(start, start_at_layer=0)
-        first = record["residual_pre"][1]
-        expected = torch.where(
-            (start == embedded).all(-1, keepdim=True), stored(first, "bfloat16"), first
-        )
-        assert torch.equal(streams[1], expected)
-        with hooks.capture(model, "final_norm") as record:
-            model(expected, start_at_layer=1)
-        assert torch.equal(record["final_norm"], y)
+    model.W_E[[40, 60]] = stored(model.W_E[[40, 60]], "bfloat16")
+    with (
+        hooks.capture(model, "residual_pre", "final_norm") as record,
+        hooks.rounded(model, "once", "bfloat16"),
+    ):
+        model(ids)
+    streams, y = dict(record["residual_pre"]), record["final_norm"]
+    embedded = model.W_E[ids[0]][None]
+    start = stored(embedded, "bfloat16")
+    assert torch.equal(streams[0], start)
+    assert (streams[0] == embedded).all(-1)[0].tolist() == [False, True, False, True]
+    with hooks.capture(model, "residual_pre") as record:
+        model(start, start_at_layer=0)
+    first = record["residual_pre"][1]
+    expected = torch.where(
+        (start == embedded).all(-1, keepdim=True), stored(first, "bfloat16"), first
+    )
+    assert torch.equal(streams[1], expected)
+    with hooks.capture(model, "final_norm") as record:
+        model(expected, start_at_layer=1)
+    assert torch.equal(record["final_norm"], y)

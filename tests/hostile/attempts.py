@@ -2,8 +2,6 @@
 program, unpickle, connect.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

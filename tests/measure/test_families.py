@@ -2,8 +2,6 @@
 the reason.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,14 +11,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.measure import jacobian
-from ostools.measure.collapse.collapse import collapse
 from ostools.measure.passes.contexts import true_arithmetic
-from ostools.models import Prompt
-from ostools.models.precision import casting
-from ostools.tasks import RepeatedIds
-from tests.checkpoints import make_model, tiny_model
+from tests.checkpoints import tiny_model
 from tests.families import EXPERTS, OTHERS
 from tests.measure.bounds import test_certified as chain
 
@@ -112,7 +104,7 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
     for seed, scale, sharp, how in cases:
         model = chain.filled(family, seed, scale, sharp)
         spoiled(model, how)
-        prompt = Prompt.from_ids(model, [2, 40, 50, 60, 60, 61])
+        prompt = ost.Prompt.from_ids(model, [2, 40, 50, 60, 60, 61])
         exact = chain.measured(model, prompt)
         bounds = chain.bounds(model, prompt, chain.FROZEN)
         product = chain.bounds(model, prompt, ("local",), mlp_norm="product")
@@ -125,38 +117,10 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
 def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None:
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1)
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"'proof': expected the paper's block.*found another one",
     ):
-        ost.bounds(model, Prompt.from_ids(model, IDS.tolist()), variants="proof")
-
-
-@pytest.mark.slow
-@every_family
-def test_rounded_weights_are_the_rounded_checkpoints(family: str) -> None:
-    """Every weight of Hugging Face's own model rounded by hand; int8 by its largest number of each
-    output.
-    """
-    model, by_hand = tiny_model(family, seed=1), make_model(family, seed=1)
-    for weight in by_hand.parameters():
-        weight.data = weight.data.to(torch.float8_e4m3fn).to(torch.float32)
-    expected = by_hand(IDS[None], use_cache=False).logits
-    torch.testing.assert_close(
-        casting.view_rounded(model, "float8_e4m3fn")(IDS[None]), expected, rtol=1e-5, atol=1e-5
-    )
-    if family in EXPERTS:
-        with pytest.raises(InputError, match=r"int8: expected matrices, .* the weights of experts"):
-            casting.view_rounded(model, "int8")
-        return
-    by_hand = make_model(family, seed=1)
-    for weight in by_hand.parameters():
-        if weight.ndim == 2:
-            scale = weight.data.abs().amax(1, keepdim=True) / 127
-            weight.data = (weight.data / scale).round().clamp(-127, 127) * scale
-    expected = by_hand(IDS[None], use_cache=False).logits
-    torch.testing.assert_close(
-        casting.view_rounded(model, "int8")(IDS[None]), expected, rtol=1e-5, atol=1e-5
-    )
+        ost.bounds(model, ost.Prompt.from_ids(model, IDS.tolist()), variants="proof")
 
 
 @pytest.mark.parametrize("length", [4, 5, 6])
@@ -166,14 +130,19 @@ def test_a_window_that_starts_to_slide(length: int) -> None:
     """
     model = tiny_model("gemma3", seed=4, dtype=torch.float64, window=5, n_layers=2)
     ids = IDS[:length]
-    found = ost.sensitivity(model, Prompt.from_ids(model, ids.tolist()), linearisations=["full"])
+    found = ost.sensitivity(
+        model, ost.Prompt.from_ids(model, ids.tolist()), linearisations=["full"]
+    )
     with true_arithmetic(model):
         expected = torch.linalg.matrix_norm(
-            jacobian(model, model.input_to_embed(ids[None])[0][0]), ord=2
+            ost.measure.jacobian(model, model.input_to_embed(ids[None])[0][0]), ord=2
         )
     assert found.frame["operator_norm"].to_numpy() == pytest.approx(expected.numpy(), rel=1e-9)
-    pairs = collapse(
-        model, RepeatedIds(ids[:-1].tolist(), int(ids[-1])), lengths=[1], dtypes=["float64"]
+    pairs = ost.collapse(
+        model,
+        ost.tasks.RepeatedIds(ids[:-1].tolist(), int(ids[-1])),
+        lengths=[1],
+        dtypes=["float64"],
     )
     rows: Any = pairs.frame.query("site == 'y' and norm == 'l2' and per == 'vector'")
     longer = torch.cat([ids, ids[-1:]])

@@ -2,8 +2,6 @@
 the text alone.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -11,7 +9,6 @@ import numpy as np
 
 import ostools as ost
 from ostools.measure import Sensitivity
-from ostools.models import Prompt, encode
 from ostools.reporting.findings.sensitivity import sensitivity_findings
 from tests.models.chat.templates import on_template
 
@@ -19,8 +16,8 @@ MODEL = on_template("gemma-3")
 
 
 @cache
-def _prompt() -> Prompt:
-    return encode(MODEL, "Hi 12", chat=True, system="Be")
+def _prompt() -> ost.Prompt:
+    return ost.encode(MODEL, "Hi 12", chat=True, system="Be")
 
 
 @cache
@@ -55,11 +52,12 @@ def test_every_table_of_tokens_says_whose_they_are() -> None:
 
 
 def test_of_ids_the_column_is_missing_and_everything_is_said_of_all_tokens() -> None:
-    found = ost.sensitivity(MODEL, Prompt.from_ids(MODEL, _prompt().ids), linearisations=["full"])
+    found = ost.sensitivity(
+        MODEL, ost.Prompt.from_ids(MODEL, _prompt().ids), linearisations=["full"]
+    )
     assert list(found.frame["origin"].isna().unique()) == [True]
     assert "the text's" not in sensitivity_findings(found)[0]
-    row = ost.profile(found).summary.iloc[0]
-    assert np.isnan(row["text_share"])
+    assert np.isnan(ost.profile(found).summary.iloc[0]["text_share"])
     shapes: Any = ost.profile(found).shapes.set_index("kept")["verdict"]
     assert shapes["the text"] == "not tested: it is not known whose the tokens are"
 

@@ -1,17 +1,14 @@
 """A question as a model gets it: rewritten, in tokens, with the tokens that carry its answer."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from ostools.ground.errors import InputError
+import ostools as ost
 from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.mitigations import Hint, MitigationError, Separator
-from ostools.mitigations import mitigation as named
 from ostools.tasks import task
-from tests.checkpoints import tiny_model, trained
+from tests.checkpoints import refused, tiny_model, trained
 
 EMBEDDED = trained("embedded")
 
@@ -35,12 +32,14 @@ def test_the_tokens_that_carry_the_answer(
     spec: str, mitigation: str | None, carried: list[str], key: str
 ) -> None:
     posed = render_prompt(
-        EMBEDDED, task(spec), 6, mitigation=None if mitigation is None else named(mitigation)
+        EMBEDDED,
+        task(spec),
+        6,
+        mitigation=None if mitigation is None else ost.mitigations.mitigation(mitigation),
     )
     found = carrier_positions(EMBEDDED, posed)
     assert [posed.prompt.tokens[position] for position in found] == carried
-    assert posed.key == key
-    assert posed.line == task(spec).answer_line(key)
+    assert (posed.key, posed.line) == (key, task(spec).answer_line(key))
     assert posed.rewritten == (mitigation is not None)
 
 
@@ -62,15 +61,17 @@ def test_random_sequences_carry_their_answer_in_as_many_items_as_it_counts(name:
     ],
 )
 def test_a_mitigation_that_does_not_fit_the_task(spec: str, mitigation: str, message: str) -> None:
-    with pytest.raises((InputError, MitigationError), match=message):
-        render_prompt(EMBEDDED, task(spec), 8, mitigation=named(mitigation), seed=1)
+    with pytest.raises((ost.InputError, MitigationError), match=message):
+        render_prompt(
+            EMBEDDED, task(spec), 8, mitigation=ost.mitigations.mitigation(mitigation), seed=1
+        )
 
 
 def test_a_separator_that_the_tokenizer_merges_is_detected() -> None:
     model = tiny_model("llama", fresh=True)
     model._tokenizer = _merging(",1")
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"expected inserted text in tokens of its own, found ' ?,1'.*use another separator",
     ):
         render_prompt(model, task("count-ones"), 6, mitigation=Separator(2))
@@ -91,7 +92,7 @@ def _merging(merged: str) -> PreTrainedTokenizerFast:
 def test_a_right_answer_of_several_lines_is_refused() -> None:
     for text in ("\n", "\r\n", "\u2028"):
         with pytest.raises(
-            InputError, match="copy: expected a right answer of one line, found '1111"
+            ost.InputError, match="copy: expected a right answer of one line, found '1111"
         ):
             render_prompt(EMBEDDED, task("copy"), 8, mitigation=Separator(4, text))
     assert render_prompt(EMBEDDED, task("count-ones"), 8, mitigation=Separator(4, "\n")).key == "8"
@@ -106,10 +107,9 @@ def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
             return text.replace("1", "one ")
 
     posed = render_prompt(EMBEDDED, task("copy-last"), 5, mitigation=Shouts())
-    with pytest.raises(InputError, match="found it rewritten"):
-        carrier_positions(EMBEDDED, posed)
+    refused("found it rewritten", carrier_positions, EMBEDDED, posed)
     none = next(seed for seed in range(99) if task("count-ones-bernoulli").answer(1, seed) == "0")
-    with pytest.raises(InputError, match="no item carries the answer '0'"):
+    with pytest.raises(ost.InputError, match="no item carries the answer '0'"):
         carrier_positions(
             EMBEDDED, render_prompt(EMBEDDED, task("count-ones-bernoulli"), 1, seed=none)
         )

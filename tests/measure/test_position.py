@@ -2,8 +2,6 @@
 prompt; and what is refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -13,18 +11,16 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import mitigations
-from ostools.ground.errors import InputError
 from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.prompt_sets import as_pairs
 from ostools.measure.collapse.result import next_tokens
 from ostools.measure.position import POSITIONS, Position, read_at
 from ostools.measure.task_prompt import item_positions, render_prompt
-from ostools.mitigations import Mitigation
 from ostools.models.tokenizer_calls import token_text
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, PairsOfIds, questions, task
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.measure.answers.test_probability import joining_tokenizer
 from tests.models.chat.templates import TEMPLATES, with_template
 
@@ -53,9 +49,8 @@ def own_y(model: TransformerBridge, text: str) -> tuple[torch.Tensor, int]:
     ids = torch.tensor(
         [model.tokenizer(text, add_special_tokens=not text.startswith("<bos>")).input_ids]
     )  # pyright: ignore
-    with torch.no_grad():
-        y = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].double()
-        generated = theirs.generate(ids, max_new_tokens=1, do_sample=False)
+    y = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].double()
+    generated = theirs.generate(ids, max_new_tokens=1, do_sample=False)
     return y, int(generated[0, -1])
 
 
@@ -144,7 +139,7 @@ def test_the_last_item_is_found_in_a_rewritten_prompt(
 
 
 @dataclass(frozen=True)
-class Spelled(Mitigation):
+class Spelled(ost.mitigations.Mitigation):
     """Writes the sequence in words."""
 
     def prompt(self, text: str) -> str:
@@ -167,8 +162,7 @@ def test_a_task_without_words_before_its_answer_is_read_at_the_end_of_the_templa
 ) -> None:
     asked = render_prompt(model, AppendixTask("count-ones-figure-5"), 4)
     answer, end = (read_at(model, asked, position) for position in ("answer", "prompt-end"))
-    assert answer.ids == end.ids
-    assert model.tokenizer.decode(list(answer.answer)) == "4"  # pyright: ignore[reportOptionalMemberAccess]
+    assert (answer.ids, model.tokenizer.decode(list(answer.answer))) == (end.ids, "4")
 
 
 @dataclass(frozen=True)
@@ -213,8 +207,7 @@ class Word(Dots):
 
 def test_a_word_begins_with_its_blank_where_a_number_would_not(model: TransformerBridge) -> None:
     read = read_at(model, render_prompt(model, Word(), 2))
-    tokens = read.prompt(model).tokens
-    assert "".join(tokens[-read.line :]) == "It is"
+    assert "".join(read.prompt(model).tokens[-read.line :]) == "It is"
     assert [token_text(model.tokenizer, index) for index in read.answer] == [" the"]
 
 
@@ -227,7 +220,7 @@ def test_prompts_whose_lines_are_begun_otherwise_are_not_put_beside_each_other(
     model: TransformerBridge,
 ) -> None:
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match="dots at length 4: expected the answer 'ox' to begin with a token of its own",
     ):
         prefilled_prompts(model, OneOfTwo(), [3, 4], [0])
@@ -263,7 +256,7 @@ def test_a_last_item_that_its_tokenizer_joins_with_what_follows_is_refused() -> 
     asked = render_prompt(model, Dots(), 2)
     assert asked.prompt.tokens[-1] == "a."
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"dots: expected the sequence to end with a token, found 'a\.', which this",
     ):
         read_at(model, asked, "last-item")
@@ -315,9 +308,7 @@ def test_a_last_item_that_its_tokenizer_joins_with_what_follows_is_refused() -> 
     ],
 )
 def test_refusals(model: TransformerBridge, measure: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words) as caught:
-        measure(model)
-    assert "\n" not in str(caught.value)
+    refused(words, measure, model)
 
 
 def test_the_end_of_a_text_is_its_last_token(model: TransformerBridge) -> None:
@@ -340,7 +331,7 @@ def test_a_model_that_thinks_first_has_no_line_to_begin() -> None:
     asked = render_prompt(model, COUNT, 3)
     assert asked.thinks
     with pytest.raises(
-        InputError, match="found one with which the model thinks first: read at 'prompt-end'"
+        ost.InputError, match="found one with which the model thinks first: read at 'prompt-end'"
     ):
         read_at(model, asked)
     assert read_at(model, asked, "prompt-end").ids == tuple(asked.prompt.ids.tolist())

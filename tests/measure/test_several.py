@@ -2,8 +2,7 @@
 loop.
 """
 
-from __future__ import annotations
-
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,9 +11,9 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.measure import Sensitivities
+from ostools.ground import number as in_words
 from ostools.theory import profiles
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 
 SMALL: dict[str, Any] = {
     "d_model": 8,
@@ -24,6 +23,7 @@ SMALL: dict[str, Any] = {
     "context": 256,
 }
 TEXTS = ["the cat", "in the tin a hat", "a tin, and then"]
+SIX = [*TEXTS, "a hat in a tin", "then the cat", "the hat"]
 KINDS: Any = ["full", "frozen"]
 
 
@@ -49,7 +49,7 @@ def by_a_loop(values: np.ndarray, bins: int) -> list[float]:
 def test_norms_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
     model = model_of()
     found = ost.sensitivity(model, TEXTS)
-    assert isinstance(found, Sensitivities)
+    assert isinstance(found, ost.measure.Sensitivities)
     assert len(found) == 3
     for number, (one, text) in enumerate(zip(found, TEXTS, strict=True), start=1):
         alone = ost.sensitivity(model, text)
@@ -68,7 +68,7 @@ def test_norms_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
 
 
 def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
-    found = ost.sensitivity(model_of(), TEXTS)
+    found = ost.sensitivity(model_of(), SIX)
     shortest = min(len(one.provenance.token_ids or ()) for one in found)
     for bins in (None, 1, 5):
         table = found.over_position(bins)
@@ -84,7 +84,24 @@ def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
             low, high = profiles.interval_of_mean(np.array(each))
             assert rows["low"].tolist() == pytest.approx(low.tolist(), rel=1e-9)
             assert rows["high"].tolist() == pytest.approx(high.tolist(), rel=1e-9)
-            assert set(rows["prompts"]) == {3}
+            assert set(rows["prompts"]) == {6}
+    few = replace(found, results=found.results[:5]).over_position()
+    assert few["low"].isna().all()
+    assert "Shade:" in str(found.plot().to_dict())
+    assert "Shade:" not in str(replace(found, results=found.results[:5]).plot().to_dict())
+
+
+@pytest.mark.parametrize(
+    ("texts", "part"),
+    [(["a", "a tin"], "half"), (["the", "a tin"], "third"), (["a tin", "the cat"], "third")],
+)
+def test_thirds_of_short_prompts_are_thirds(texts: list[str], part: str) -> None:
+    """Against a plain loop over the tokens; halves where a prompt has two tokens."""
+    found = ost.sensitivity(model_of(), texts, linearisations=["full"])
+    parts = {"half": 2, "third": 3}[part]
+    shares = [by_a_loop(one.frame["operator_norm"].to_numpy(), parts) for one in found]
+    words = ", ".join(map(in_words, np.mean(shares, axis=0)))
+    assert found.findings()[0].endswith(f"from the first to the last {part}: {words}.")
 
 
 def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_named() -> None:
@@ -93,11 +110,7 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
         ([], "found an empty list"),
         (["a" * 300, "a"], "expected at most 256 tokens"),
     ):
-        with pytest.raises(ost.InputError, match=words):
-            ost.sensitivity(model, wrong)
+        refused(words, ost.sensitivity, model, wrong)
     found = ost.sensitivity(model, ["a", "the cat in"])
-    with pytest.raises(
-        ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"
-    ):
-        found.over_position(3)
+    refused("bins: expected at most 2, the tokens of the shortest, found 3", found.over_position, 3)
     assert found.over_position()["low"].isna().all()  # two prompts show no spread

@@ -2,8 +2,6 @@
 measured in float32.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -12,10 +10,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.measure.answers.evaluate import evaluate
-from ostools.models import view_in
 from ostools.results import frame_of
-from ostools.tasks import questions
 from tests.checkpoints import tiny_model
 
 FORM, LENGTH = "count-ones", 3
@@ -31,23 +26,20 @@ def two_answers() -> tuple[TransformerBridge, ost.Prompt, int, int]:
     theirs: Any = model.original_model
     wide: Any = copy.deepcopy(theirs).float()
     ids = prompt.ids[None]
-    with torch.no_grad():
-        states = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].float()
-        winner = int(theirs(ids).logits[0, -1].argmax())
-        rows, other = (
-            theirs.lm_head.weight,
-            winner + 1 if winner + 1 < len(theirs.lm_head.weight) else winner - 1,
-        )
-        for place in states.abs().argsort().tolist():
-            rows[other] = rows[winner]
-            step = (
-                torch.finfo(torch.bfloat16).eps * rows[winner, place].abs() * states[place].sign()
-            )
-            rows[other, place] += step.to(rows)
-            wide.lm_head.weight.copy_(rows)
-            narrow, exact = (int(each(ids).logits[0, -1].argmax()) for each in (theirs, wide))
-            if narrow != exact:
-                return model, prompt, narrow, exact
+    states = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].float()
+    winner = int(theirs(ids).logits[0, -1].argmax())
+    rows, other = (
+        theirs.lm_head.weight,
+        winner + 1 if winner + 1 < len(theirs.lm_head.weight) else winner - 1,
+    )
+    for place in states.abs().argsort().tolist():
+        rows[other] = rows[winner]
+        step = torch.finfo(torch.bfloat16).eps * rows[winner, place].abs() * states[place].sign()
+        rows[other, place] += step.to(rows)
+        wide.lm_head.weight.copy_(rows)
+        narrow, exact = (int(each(ids).logits[0, -1].argmax()) for each in (theirs, wide))
+        if narrow != exact:
+            return model, prompt, narrow, exact
     raise AssertionError("no coordinate in which the two dtypes differ")
 
 
@@ -59,10 +51,9 @@ def test_attribution_splits_the_logit_of_the_models_own_next_token(two_answers: 
 
 def test_faithfulness_takes_the_models_own_answer(two_answers: Any) -> None:
     model, prompt, narrow, _ = two_answers
-    options: dict[str, Any] = {"linearisations": "full", "method": "sketch"}
     found = ost.measure.faithfulness(
         model,
-        ost.sensitivity(model, prompt, **options),
+        ost.sensitivity(model, prompt, linearisations="full", method="sketch"),
         ways="removed",
     )
     assert found.provenance.parameters["logit"] == narrow
@@ -78,8 +69,8 @@ def test_a_study_and_an_evaluation_answer_in_the_models_own_dtype() -> None:
         model, FORM, mitigations=["hint"], dtypes=["float32"], **asked
     ).frame
     own, wide = (
-        frame_of(evaluate(each, FORM, max_new_tokens=4, **asked))
-        for each in (model, view_in(model, torch.float32))
+        frame_of(ost.evaluate(each, FORM, max_new_tokens=4, **asked))
+        for each in (model, ost.models.view_in(model, torch.float32))
     )
     log_p = study[study["quantity"] == "log_probability"]["baseline"].tolist()
     assert log_p == own["log_probability"].tolist() != wide["log_probability"].tolist()
@@ -87,12 +78,11 @@ def test_a_study_and_an_evaluation_answer_in_the_models_own_dtype() -> None:
 
 def test_a_question_says_what_the_model_itself_predicts_there(two_answers: Any) -> None:
     model, *_ = two_answers
-    (question,) = questions(FORM, lengths=[LENGTH])
+    (question,) = ost.tasks.questions(FORM, lengths=[LENGTH])
     found = ost.bounds(model, question, variants="local", chat=False)
     ids = torch.tensor([found.provenance.token_ids])
     theirs: Any = model.original_model
-    with torch.no_grad():
-        token = int(theirs(ids).logits[0, -1].argmax())
+    token = int(theirs(ids).logits[0, -1].argmax())
     assert found.provenance.parameters["next_tokens"] == [
         (LENGTH, 0, model.tokenizer.decode([token]))
     ]

@@ -1,7 +1,5 @@
 """Several threads on one model get the numbers that one thread gets, whatever they measure."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -2,8 +2,6 @@
 process, to the bit.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import typing
@@ -19,7 +17,6 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM
 
 import ostools as ost
-from ostools.models import load_model
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.results import Result
 from tests.checkpoints import write_checkpoint
@@ -177,7 +174,7 @@ def test_a_jacobian_a_prompt_and_a_model_are_those_of_a_fresh_process(
     original = AutoModelForCausalLM.from_pretrained(directory)
 
     def made() -> list[torch.Tensor]:
-        loaded = load_model(directory)
+        loaded = ost.load_model(directory)
         ids = ost.encode(loaded, "the cat in").ids
         other = ost.adopt(original)
         null = ost.models.untrained_model(loaded)

@@ -2,8 +2,6 @@
 wrong, and nowhere else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ import ostools as ost
 from ostools.mitigations import Composed, Hint, MitigationError, Separator, label, mitigation
 from ostools.mitigations.named import typed
 from ostools.mitigations.registry import LOADED
-from ostools.sweep.sweep_file import read_sweep
 from tests.cli.asking import assert_refused
 
 MINE = '''
@@ -90,8 +87,7 @@ def test_a_class_or_a_function_of_a_file_with_its_options(
 def test_it_composes_with_named_ones_and_named_ones_stay_themselves(mine: Path) -> None:
     both = typed("separator:every=2 + mine.py:Plain")
     assert isinstance(both, Composed)
-    assert both.parts[0] == Separator(2)
-    assert label(both) == "separator:every=2 + mine.py:Plain"
+    assert (both.parts[0], label(both)) == (Separator(2), "separator:every=2 + mine.py:Plain")
     assert typed("hint") == Hint()
 
 
@@ -164,7 +160,7 @@ def test_nothing_but_the_command_line_runs_a_file(mine: Path, tmp_path: Path) ->
         "tasks: count-ones\nlengths: 3\nmeasurements: evaluate\nmitigations: ['./trap.py:Plain']\n"
     )
     with pytest.raises(ost.InputError, match=message):
-        read_sweep(sweep)
+        ost.sweep.read_sweep(sweep)
     assert not (tmp_path / "ran").exists()
     typed("trap.py:Plain")
     assert (tmp_path / "ran").exists()

@@ -1,7 +1,5 @@
 """The partition: parts with a bar between them, a count asked for each, and the final line read."""
 
-from __future__ import annotations
-
 import math
 from itertools import groupby
 from typing import Any
@@ -11,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.answers import evaluate as asking
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.probability import COUNT, REASONING, SPARE
 from ostools.measure.task_prompt import carrier_positions, elicit, render_prompt
 from ostools.mitigations import Bar, MitigationError, Partition, insert
-from ostools.mitigations import mitigation as named
 from ostools.tasks import task
 from ostools.tasks.questions import question
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 
 MATHS = "The final answer to your maths question is:"
 COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
@@ -45,8 +41,7 @@ def test_every_part_but_the_last_has_so_many_items_and_all_of_them_stand(
 @pytest.mark.parametrize("name", COUNTING)
 def test_a_counting_task_keeps_its_answer_and_asks_for_every_count(name: str, length: int) -> None:
     form, asked = task(name), question(task(name), length, seed=0, mitigation=Partition())
-    assert asked.key == form.answer(length)
-    assert asked.counts == math.ceil(length / 5)
+    assert (asked.key, asked.counts) == (form.answer(length), math.ceil(length / 5))
     assert asked.reasons
     assert question(form, length).counts == 0
     assert not question(form, length).reasons
@@ -81,8 +76,7 @@ def test_the_bar_stands_in_the_place_of_what_joins_the_items(name: str, shown: s
 def test_a_task_that_is_not_counted_in_parts_is_refused_at_every_length(
     name: str, message: str, length: int
 ) -> None:
-    with pytest.raises(InputError, match=message):
-        question(task(name), length, mitigation=Partition())
+    refused(message, question, task(name), length, mitigation=Partition())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +89,7 @@ def test_a_task_that_is_not_counted_in_parts_is_refused_at_every_length(
 )
 def test_what_is_no_partition(spec: str, message: str) -> None:
     with pytest.raises(MitigationError, match=message):
-        question(task("count-ones"), 7, mitigation=named(spec))
+        question(task("count-ones"), 7, mitigation=ost.mitigations.mitigation(spec))
 
 
 def test_carriers_are_the_items_and_no_bar() -> None:
@@ -132,26 +126,23 @@ def test_evaluate_gives_room_for_the_counts_and_reads_the_final_line(
 
 
 def test_a_few_shot_prompt_has_no_place_for_the_counts() -> None:
-    with pytest.raises(
-        InputError,
-        match=r"partition asks for counts .* begins that line: expected chat or zero-shot",
-    ):
-        elicit(
-            tiny_model("llama", context=1024),
-            task("count-ones"),
-            11,
-            "few-shot",
-            mitigation=Partition(),
-        )
+    refused(
+        r"partition asks for counts .* begins that line: expected chat or zero-shot",
+        elicit,
+        tiny_model("llama", context=1024),
+        task("count-ones"),
+        11,
+        "few-shot",
+        mitigation=Partition(),
+    )
 
 
 @pytest.mark.slow
 def test_a_study_says_that_the_right_line_has_no_probability() -> None:
     how: dict[str, Any] = {"lengths": [2], "dtypes": (), "measures": ["answers", "log_probability"]}
-    found = ost.study(
+    frame: Any = ost.study(
         tiny_model("llama", context=2048), "count-ones", mitigations=["partition"], **how
-    )
-    frame: Any = found.frame.set_index("quantity")
+    ).frame.set_index("quantity")
     assert frame["status"].to_dict() == {
         "correct": "active",
         "log_probability": "refused",

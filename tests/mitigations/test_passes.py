@@ -2,8 +2,6 @@
 it says is caught.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -177,8 +175,7 @@ class Planted(SlidingWindow):
             with hooks.replace_pattern(model, short):
                 yield
         else:
-            layers = [0] if self.fault == "layer 1" else None
-            with hooks.mask_scores(model, rule, layers=layers):
+            with hooks.mask_scores(model, rule, layers=[0] if self.fault == "layer 1" else None):
                 yield
 
 

@@ -1,7 +1,5 @@
 """Mitigations on the prompt: what they insert, and that a broken promise is caught."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

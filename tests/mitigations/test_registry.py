@@ -1,7 +1,5 @@
 """Mitigations by name: what a text means, what it is refused for, and that a label leads back."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
@@ -239,8 +237,7 @@ def test_a_mitigation_is_listed_made_from_a_text_and_labelled() -> None:
     assert "chunked-attention" in mitigations.names()
     made = mitigation("chunked-attention:chunk=8")
     home: Any = importlib.import_module("ostools_example.chunked")
-    assert made == home.ChunkedAttention(8)
-    assert label(made) == "chunked-attention:chunk=8"
+    assert (made, label(made)) == (home.ChunkedAttention(8), "chunked-attention:chunk=8")
     assert mitigation(label(made)) == made
     with pytest.raises(MitigationError, match="has no option 'size': known are chunk"):
         mitigation("chunked-attention:size=8")

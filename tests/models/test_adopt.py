@@ -2,8 +2,6 @@
 object stays as it was.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +16,7 @@ from transformers import FalconMambaForCausalLM
 
 import ostools as ost
 from ostools.models import describe, load_model
-from tests.checkpoints import EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer
+from tests.checkpoints import EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer, refused
 from tests.generic_models import GENERIC, generic_model
 from tests.sets import quick
 
@@ -101,8 +99,7 @@ def test_edits_in_place_are_followed_by_numbers_and_hash(tmp_path: Path) -> None
     model = make_model("gemma")
     adopted = ost.adopt(model)
     before = describe(adopted).weight_hash
-    with torch.no_grad():
-        model.model.layers[1].mlp.up_proj.weight[3, 4] += 0.5
+    model.model.layers[1].mlp.up_proj.weight[3, 4] += 0.5
     model.model.layers[0].mlp.up_proj.weight.data[0, 0] += 0.5  # which leaves no version behind
     assert describe(adopted).weight_hash != before
     assert_same(adopted, _saved(model, tmp_path), MEASURED[:1])
@@ -140,10 +137,12 @@ def test_weights_that_were_replaced_since_are_refused(
     adopted = ost.adopt(model)
     describe(adopted)
     change(model)
-    with pytest.raises(
-        ost.InputError, match=rf"found .*{name}.* replaced since: .* adopt it again"
-    ):
-        ost.sensitivity(adopted, ost.Prompt.from_ids(adopted, IDS))
+    refused(
+        rf"found .*{name}.* replaced since: .* adopt it again",
+        ost.sensitivity,
+        adopted,
+        ost.Prompt.from_ids(adopted, IDS),
+    )
 
 
 def test_bfloat16_is_adopted_where_its_rotations_are_whole(tmp_path: Path) -> None:
@@ -255,9 +254,7 @@ def test_what_is_not_what_its_configuration_says_is_refused(name: str) -> None:
     change, match = REFUSED[name]
     model = make_model("llama")
     change(model)
-    with pytest.raises(ost.InputError, match=match) as caught:
-        ost.adopt(model, name="mine")
-    assert "\n" not in str(caught.value)
+    refused(match, ost.adopt, model, name="mine")
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")

@@ -2,8 +2,6 @@
 weights against Hugging Face's own model with weights rounded by hand.
 """
 
-from __future__ import annotations
-
 import gc
 from functools import partial
 from pathlib import Path
@@ -22,14 +20,16 @@ from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
 from ostools.models.precision.casting import holds, view_rounded
 from tests.checkpoints import (
+    EVERY_TEXT_FAMILY,
     FAMILIES,
-    TEXT_FAMILIES,
     TWO_FAMILIES,
     Family,
     make_model,
+    refused,
     tiny_model,
     write_checkpoint,
 )
+from tests.families import EXPERTS
 from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
@@ -89,8 +89,7 @@ def test_a_view_has_no_weights_of_its_own(family: Family) -> None:
     assert seen.tokenizer is model.tokenizer
     assert seen.cfg is not model.cfg
     logits = seen(IDS)
-    with torch.no_grad():
-        model.W_E.mul_(2.0)
+    model.W_E.mul_(2.0)
     assert not torch.equal(seen(IDS), logits)
     with (
         torch.no_grad(),
@@ -180,16 +179,21 @@ def by_hand(module: Any, format: str) -> None:
                 channel.copy_((channel.double() / scale).round() * scale)
 
 
-@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
+@pytest.mark.parametrize("family", quick(EVERY_TEXT_FAMILY, "gemma3", "gpt2"))
 def test_a_rounded_copy_is_the_model_with_rounded_weights(family: Family) -> None:
     model = tiny_model(family, seed=2)
     logits, before = model(IDS), {name: weight.clone() for name, weight in named_weights(model)}
     for format in FORMATS:
+        if family in EXPERTS and format in LARGEST:
+            words = f"{format}: expected matrices, .* the weights of experts"
+            refused(words, view_rounded, model, format)
+            continue
         module = make_model(family, seed=2)
         by_hand(module, format)
-        expected, found = module(IDS).logits, view_rounded(model, format)(IDS)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-        assert float((found - logits).abs().max()) > 1e-3
+        expected = module(IDS, use_cache=False).logits
+        found = view_rounded(model, format)(IDS)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert float((found - logits).abs().max()) > 1e-4 * float(logits.abs().max())
     assert torch.equal(model(IDS), logits)
     assert all(torch.equal(weight, before[name]) for name, weight in named_weights(model))
 
@@ -222,10 +226,9 @@ def test_refusals() -> None:
         view_rounded(model, cast(Any, "int16"))
     with hooks.ablate_heads(model, [(0, 0)]):
         model(IDS)
-        with pytest.raises(
-            InputError, match="expected a model without hooks to read in another dtype"
-        ):
-            view_rounded(model, "int8")
+        refused(
+            "expected a model without hooks to read in another dtype", view_rounded, model, "int8"
+        )
     model.W_E[3, 4] = 449.0
     with pytest.raises(
         InputError,
@@ -234,5 +237,4 @@ def test_refusals() -> None:
         view_rounded(model, "float8_e4m3fn")
     view_rounded(model, "float8_e5m2")
     model.W_E[3, 4] = float("nan")
-    with pytest.raises(InputError, match="found nan"):
-        view_rounded(model, "int8")
+    refused("found nan", view_rounded, model, "int8")

@@ -1,17 +1,27 @@
 """The identity of a model: complete, stable between loads, and new as soon as a weight is."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import describe, load_model
-from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
+from ostools.models import describe, load_model, untrained_model, view_in
+from ostools.models.describe import made_once, shared_models
+from ostools.models.precision.casting import view_rounded
+from tests.checkpoints import (
+    TWO_FAMILIES,
+    Family,
+    make_model,
+    tiny_model,
+    write_checkpoint,
+)
+from tests.sets import quick
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
@@ -100,3 +110,111 @@ def test_a_model_on_the_meta_device() -> None:
     model.to("meta")
     with pytest.raises(InputError, match="a model with weights, found one on torch's meta device"):
         describe(model)
+
+
+def test_what_is_shared_is_made_once_of_the_same_weights_and_only_within_the_block() -> None:
+    model, other = tiny_model("llama", fresh=True), tiny_model("llama", seed=1)
+    made = iter(range(9))
+
+    def value(of: TransformerBridge = model, key: str = "view") -> int:
+        return made_once(of, (key,), lambda: next(made))
+
+    with shared_models():
+        assert [value(), value(), value(key="twin"), value(other), value()] == [0, 0, 1, 2, 0]
+        weight = model.blocks[0].mlp.out.weight
+        with torch.no_grad():
+            weight.mul_(2)
+        assert (value(), value()) == (3, 3)
+        with torch.no_grad():
+            weight.div_(2)
+        assert value() == 0
+    assert (value(), value()) == (4, 5)
+
+
+ROTATIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "dynamic": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    "longrope": {
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "original_max_position_embeddings": 16,
+            "long_factor": [4.0] * 4,
+            "short_factor": [1.0] * 4,
+        }
+    },
+}
+
+
+def _forms(directory: Path) -> dict[str, TransformerBridge]:
+    """One model in every form in which it is given."""
+    loaded = load_model(directory, device="cpu")
+    return {
+        "loaded": loaded,
+        "generic": load_model(directory, route="generic", device="cpu"),
+        "adopted": ost.adopt(AutoModelForCausalLM.from_pretrained(directory)),
+        "a view": view_in(loaded, torch.float64),
+        "a view of a view": view_in(view_in(loaded, torch.bfloat16), torch.float32),
+        "rounded": view_rounded(loaded, "int8"),
+        "shuffled": untrained_model(loaded, "shuffled"),
+        "initialised": untrained_model(loaded, "initialised"),
+    }
+
+
+@pytest.mark.parametrize("rotation", quick(ROTATIONS, "longrope"))
+def test_what_a_pass_rewrites_is_no_other_model(rotation: str, tmp_path: Path) -> None:
+    """Passes beyond the trained length and within it make the frequencies anew for theirs."""
+    directory = write_checkpoint(tmp_path, "llama", context=24, **ROTATIONS[rotation])
+    for form, model in _forms(directory).items():
+        before = describe(model)
+        for length in (30, 4):
+            model(torch.arange(6, 6 + length)[None])
+            assert describe(model) == before, form
+
+
+@pytest.mark.parametrize("family", quick(("gemma3", "gpt2", "neox", "phi", "olmo3"), "gemma3"))
+def test_a_buffer_that_changed_is_refused(family: Family, tmp_path: Path) -> None:
+    """No weight shows it: a number of a rotation, or of a scale that is not saved with weights."""
+    for form, model in _forms(write_checkpoint(tmp_path, family)).items():
+        described = describe(model)
+        for name, buffer in model.original_model.named_buffers():
+            before = buffer.clone()
+            buffer.view(-1)[-1] += 1
+            with pytest.raises(InputError, match="as the configuration says, found other numbers"):
+                describe(model)
+            with pytest.raises(InputError, match="as the configuration says, found other numbers"):
+                view_in(model, torch.float32)
+            buffer.copy_(before)
+            assert describe(model) == described, (form, name)
+
+
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float64, torch.float16], ids=str)
+def test_a_dtype_that_was_moved_is_refused(to: torch.dtype, tmp_path: Path) -> None:
+    """Moving rounds rotations and scales, which loading in that dtype does not."""
+    directory = write_checkpoint(tmp_path, "gemma3")
+    for model in (
+        load_model(directory, device="cpu"),
+        view_in(load_model(directory, device="cpu"), to),
+    ):
+        described = describe(model)
+        model.to("cpu")
+        assert describe(model) == described
+        model.to(to)
+        with pytest.raises(InputError, match="found other numbers or another dtype"):
+            describe(model)
+
+
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+def test_a_part_in_train_mode_is_refused(family: Family) -> None:
+    """Dropout of one part alone is as random as that of all."""
+    model = tiny_model(family, fresh=True)
+    for part in model.original_model.modules():
+        part.training = True
+        with pytest.raises(InputError, match="found a part in train mode"):
+            describe(model)
+        model.original_model.eval()
+    model.train()
+    with pytest.raises(InputError, match="found a part in train mode"):
+        describe(model)
+    model.original_model.eval()
+    describe(model)

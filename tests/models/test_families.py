@@ -2,8 +2,6 @@
 modules; and what is refused.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -15,11 +13,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import MoEBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
+import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.hooks.sites import is_closed
 from ostools.mitigations.passes import own_windows
-from ostools.models import describe, load_model, view_in
 from ostools.models.families import FAMILIES, Family, family_of, family_of_config
 from ostools.models.shape import Shape
 from scripts import models as models_page
@@ -66,14 +63,15 @@ def test_logits_are_hugging_faces(family: str, tmp_path) -> None:
     """Loaded from a directory, in float32, with a prompt longer than any window; to the bit where
     the record says so.
     """
-    model = load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
+    model = ost.load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
     module = make_model(family, seed=1)
-    with torch.no_grad():
-        found, expected = model(IDS), module(IDS, use_cache=False).logits
+    found, expected = model(IDS), module(IDS, use_cache=False).logits
     assert float((found - expected).abs().max()) <= 1e-6 * float(expected.abs().max())
     if record(model).exact:
         assert torch.equal(found, expected)
-    assert describe(model).n_parameters == sum(weight.numel() for weight in module.parameters())
+    assert ost.models.describe(model).n_parameters == sum(
+        weight.numel() for weight in module.parameters()
+    )
 
 
 def _norms_stand(names: set[str]) -> str:
@@ -157,18 +155,20 @@ def test_windows_are_the_models_own(family: str) -> None:
 def test_what_transformerlens_computes_otherwise_goes_by_the_generic_route(
     family: str, tmp_path
 ) -> None:
-    model = load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
+    model = ost.load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
     assert is_closed(model)
-    with torch.no_grad():
-        assert torch.equal(model(IDS), make_model(family, seed=1)(IDS, use_cache=False).logits)
+    assert torch.equal(model(IDS), make_model(family, seed=1)(IDS, use_cache=False).logits)
 
 
 @pytest.mark.parametrize(("family", "heads"), [("falcon", 1), ("falcon-40b", 2)])
 def test_the_generic_route_counts_the_keys_that_heads_share(
     family: str, heads: int, tmp_path
 ) -> None:
-    model = load_model(write_checkpoint(tmp_path, family), device="cpu", route="generic")
-    assert (describe(model).n_key_value_heads, Shape.of(model).n_key_value_heads) == (heads, heads)
+    model = ost.load_model(write_checkpoint(tmp_path, family), device="cpu", route="generic")
+    assert (ost.models.describe(model).n_key_value_heads, Shape.of(model).n_key_value_heads) == (
+        heads,
+        heads,
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,9 @@ def test_settings_within_a_record_change_nothing(
     family: str, settings: dict[str, Any], tmp_path
 ) -> None:
     """Phi-4-mini turns part of a head; ALiBi's slopes of a number of heads that is no power of two."""
-    model = load_model(write_checkpoint(tmp_path, family, seed=1, **settings), device="cpu")
-    with torch.no_grad():
-        expected = make_model(family, seed=1, **settings)(IDS, use_cache=False).logits
-        torch.testing.assert_close(model(IDS), expected, rtol=1e-5, atol=1e-5)
+    model = ost.load_model(write_checkpoint(tmp_path, family, seed=1, **settings), device="cpu")
+    expected = make_model(family, seed=1, **settings)(IDS, use_cache=False).logits
+    torch.testing.assert_close(model(IDS), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -206,12 +205,12 @@ def test_a_view_of_falcon_reads_its_own_weights(tmp_path) -> None:
         module, ARCHITECTURE["falcon"], hf_config=module.config, model_name="falcon"
     )
     with pytest.raises(
-        InputError, match=r"found a function in its place at \S+qkv: load the model with"
+        ost.InputError, match=r"found a function in its place at \S+qkv: load the model with"
     ):
-        view_in(bridge, torch.float64)
-    model = load_model(write_checkpoint(tmp_path, "falcon", seed=1), device="cpu")
-    wide = load_model(tmp_path, dtype="float64", device="cpu")
-    assert torch.equal(view_in(model, torch.float64)(IDS), wide(IDS))
+        ost.models.view_in(bridge, torch.float64)
+    model = ost.load_model(write_checkpoint(tmp_path, "falcon", seed=1), device="cpu")
+    wide = ost.load_model(tmp_path, dtype="float64", device="cpu")
+    assert torch.equal(ost.models.view_in(model, torch.float64)(IDS), wide(IDS))
 
 
 def test_the_page_is_what_the_records_say() -> None:
@@ -234,4 +233,4 @@ def test_the_records_routes_are_those_that_run() -> None:
 def test_a_window_that_the_class_does_not_read_is_none(family: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "m", family)
     edit_config(directory, sliding_window=4)
-    assert own_windows(load_model(directory)) == {}
+    assert own_windows(ost.load_model(directory)) == {}

@@ -2,8 +2,6 @@
 Hugging Face's own model.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from transformers import PreTrainedModel
 
 import ostools as ost
 from ostools import hooks
-from ostools.measure.jacobian.sensitivity import jacobian
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import Output
 from tests.checkpoints import write_tokenizer
@@ -92,7 +89,10 @@ def test_the_jacobian_is_plain_autograd(kind: str, tmp_path: Path) -> None:
     embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
     expected = plain_jacobian(*reference_of(model, kind))
     torch.testing.assert_close(
-        jacobian(model, embedded), expected, rtol=0, atol=1e-6 * float(expected.abs().max())
+        ost.measure.jacobian(model, embedded),
+        expected,
+        rtol=0,
+        atol=1e-6 * float(expected.abs().max()),
     )
 
 
@@ -246,8 +246,7 @@ def test_the_last_y_unembeds_to_the_logits_of_the_model(kind: str, tmp_path: Pat
 
 def test_a_model_in_memory_goes_this_route_too() -> None:
     module = generic_model("mamba")
-    with torch.no_grad():
-        assert torch.equal(
-            ost.adopt(module)(torch.tensor([IDS])),
-            module(torch.tensor([IDS]), use_cache=False).logits,
-        )
+    assert torch.equal(
+        ost.adopt(module)(torch.tensor([IDS])),
+        module(torch.tensor([IDS]), use_cache=False).logits,
+    )

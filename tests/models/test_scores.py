@@ -2,8 +2,6 @@
 choice with a name.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,9 @@ from transformers.masking_utils import eager_mask
 import ostools as ost
 from ostools import hooks
 from ostools.measure.answers.answers import answers
-from ostools.models import describe, load_model
 from ostools.models.families import family_of_config
 from ostools.models.lens import FLOAT32_SCORES
 from ostools.models.load import wrapped
-from ostools.models.precision.casting import view_in
 from ostools.models.precision.scores import attention_of, own_attention
 from tests.checkpoints import FAMILIES, Family, make_model, write_checkpoint
 from tests.families import NOT_EAGER, OTHERS
@@ -105,8 +101,7 @@ def test_16_bit_logits_are_those_of_scores_in_float32(family: Family, dtype: tor
     own = _large(family, dtype)
     with torch.no_grad(), attention_of(own, "test-float32"):
         expected = own(IDS, use_cache=False).logits
-    with torch.no_grad():
-        logits = _bridge(own)(IDS)
+    logits = _bridge(own)(IDS)
     assert logits.dtype == dtype
     # A sum in another order may round one number of the residual stream by a step, which then
     # grows.
@@ -123,7 +118,7 @@ def test_a_model_without_a_record_keeps_its_16_bit_scores_in_float32(
     """By the generic route, whose code is transformers' own: equal to the bit."""
     generic_model(kind).save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    loaded = load_model(tmp_path, dtype="bfloat16")
+    loaded = ost.load_model(tmp_path, dtype="bfloat16")
     with torch.no_grad(), attention_of(model, FLOAT32_SCORES):
         assert torch.equal(loaded(IDS), model(IDS, use_cache=False).logits)
     with torch.no_grad(), attention_of(model, "eager"):
@@ -136,11 +131,10 @@ def test_16_bit_noise_is_that_of_sdpa(family: Family) -> None:
     without sdpa, of eager.
     """
     own = _large(family, torch.bfloat16)
-    with torch.no_grad():
-        exact = _large(family, torch.float32)(IDS, use_cache=False).logits
-        with attention_of(own, "sdpa" if own._supports_sdpa else "eager"):
-            theirs = own(IDS, use_cache=False).logits.float()
-        ours = _bridge(own)(IDS).float()
+    exact = _large(family, torch.float32)(IDS, use_cache=False).logits
+    with attention_of(own, "sdpa" if own._supports_sdpa else "eager"):
+        theirs = own(IDS, use_cache=False).logits.float()
+    ours = _bridge(own)(IDS).float()
     # Experts are chosen anew where rounding decides: there the noise of either may be the larger by
     # chance.
     factor = 4.0 if family in ("olmoe", "gpt-oss", "mixtral", "qwen3-moe") else 1.5
@@ -164,17 +158,16 @@ def _with_common_part(dtype: torch.dtype) -> PreTrainedModel:
 def test_eager_scores_are_another_model_where_they_are_large() -> None:
     """So the tests above see the difference that they are about."""
     own = _with_common_part(torch.bfloat16)
-    with torch.no_grad():
-        exact = _with_common_part(torch.float32)(IDS, use_cache=False).logits
-        noise = {
-            eager: float((_bridge(own, eager=eager)(IDS).float() - exact).norm())
-            for eager in (False, True)
-        }
-        assert torch.equal(_bridge(own, eager=True)(IDS), own(IDS, use_cache=False).logits)
-        with attention_of(own, "sdpa"):
-            assert noise[False] < 1.05 * float(
-                (own(IDS, use_cache=False).logits.float() - exact).norm()
-            )
+    exact = _with_common_part(torch.float32)(IDS, use_cache=False).logits
+    noise = {
+        eager: float((_bridge(own, eager=eager)(IDS).float() - exact).norm())
+        for eager in (False, True)
+    }
+    assert torch.equal(_bridge(own, eager=True)(IDS), own(IDS, use_cache=False).logits)
+    with attention_of(own, "sdpa"):
+        assert noise[False] < 1.05 * float(
+            (own(IDS, use_cache=False).logits.float() - exact).norm()
+        )
     assert noise[True] > 2 * noise[False]
 
 
@@ -184,14 +177,13 @@ def test_eager_scores_are_another_model_where_they_are_large() -> None:
 def test_own_attention_is_sdpa_to_the_bit_or_nothing(family: Family) -> None:
     own = _large(family, torch.bfloat16)
     bridge = _bridge(own)
-    with torch.no_grad():
-        plain = bridge(IDS)
-        with own_attention(bridge):
-            inside = bridge(IDS)
-        if bridge.blocks[0].attn.can_delegate:
-            with attention_of(own, "sdpa"):
-                plain = own(IDS, use_cache=False).logits
-        assert torch.equal(inside, plain)
+    plain = bridge(IDS)
+    with own_attention(bridge):
+        inside = bridge(IDS)
+    if bridge.blocks[0].attn.can_delegate:
+        with attention_of(own, "sdpa"):
+            plain = own(IDS, use_cache=False).logits
+    assert torch.equal(inside, plain)
     assert bridge.original_model.config._attn_implementation == "eager"
 
 
@@ -211,7 +203,7 @@ def test_own_attention_gives_way_to_hooks_and_to_other_dtypes() -> None:
 def test_answers_in_bfloat16_are_transformers_own(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, "qwen2")
     own = make_model("qwen2", dtype=torch.bfloat16)
-    model = load_model(folder, dtype="bfloat16")
+    model = ost.load_model(folder, dtype="bfloat16")
     prompts = [ost.Prompt.from_ids(model, IDS[0, :length].tolist()) for length in (5, 11, 24)]
     with attention_of(own, "sdpa"):
         for prompt in prompts:
@@ -233,22 +225,22 @@ def test_the_arithmetic_stands_in_the_provenance(tmp_path: Path) -> None:
         ("bfloat16-eager", "eager"),
         ("float32", "eager"),
     ):
-        described = describe(load_model(folder, dtype=name))
+        described = ost.models.describe(ost.load_model(folder, dtype=name))
         assert (described.dtype, described.attention_implementation) == (name, attention)
     pairs = ost.collapse(
-        load_model(folder), "figure-5a", lengths=[8], dtypes=["bfloat16", "bfloat16-eager"]
+        ost.load_model(folder), "figure-5a", lengths=[8], dtypes=["bfloat16", "bfloat16-eager"]
     )
     assert {"bfloat16", "bfloat16-eager"} <= set(pairs.frame["dtype"])
     with pytest.raises(
         ost.InputError, match="unknown dtype 'bfloat16-eagre': did you mean 'bfloat16-eager'"
     ):
-        load_model(folder, dtype="bfloat16-eagre")
+        ost.load_model(folder, dtype="bfloat16-eagre")
 
 
 @pytest.mark.parametrize("family", NOT_EAGER)
 def test_eager_is_refused_where_it_is_not_written_again(family: Family, tmp_path: Path) -> None:
     with pytest.raises(ost.InputError, match="expected attention with its scores in float32 for"):
-        load_model(write_checkpoint(tmp_path, family), dtype="bfloat16-eager")
+        ost.load_model(write_checkpoint(tmp_path, family), dtype="bfloat16-eager")
 
 
 def test_attention_that_asks_for_its_own_name_is_refused(tmp_path: Path) -> None:
@@ -267,16 +259,16 @@ def test_attention_that_asks_for_its_own_name_is_refused(tmp_path: Path) -> None
         ost.InputError,
         match="whose own code computes it: ask for float32, or for 'bfloat16-eager', as it is",
     ):
-        load_model(tmp_path, dtype="bfloat16")
+        ost.load_model(tmp_path, dtype="bfloat16")
     with pytest.raises(ost.InputError, match="whose own code computes it"):
-        view_in(load_model(tmp_path), torch.bfloat16)
-    load_model(tmp_path, dtype="bfloat16-eager")
+        ost.models.view_in(ost.load_model(tmp_path), torch.bfloat16)
+    ost.load_model(tmp_path, dtype="bfloat16-eager")
 
 
 def test_sdpa_that_another_function_replaces_answers_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_model(write_checkpoint(tmp_path, "llama"), dtype="bfloat16")
+    model = ost.load_model(write_checkpoint(tmp_path, "llama"), dtype="bfloat16")
     prompt = ost.Prompt.from_ids(model, IDS[0, :5].tolist())
     answers(model, [prompt], max_new_tokens=2)
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", _in_float32)

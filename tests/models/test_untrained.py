@@ -2,8 +2,6 @@
 nothing else changes.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

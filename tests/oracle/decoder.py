@@ -17,8 +17,6 @@ q and k before R. Sources: Touvron et al. 2023 (Llama), Gemma Team 2024a, 2024b,
 cosines and sines are rounded to float32, as the trained models have them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

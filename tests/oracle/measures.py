@@ -4,8 +4,6 @@ distances.
 Float64, plain autograd, dense matrices, paths one by one. No code of ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import combinations_with_replacement, pairwise
 
@@ -44,8 +42,7 @@ def local_sums(model: Decoder, ids: list[int]) -> Tensor:
         moved = torch.einsum("h,hij->ij", omegas(block), pattern) / rp1[:, None] / r1
         edges.append((1 + moves)[:, None] * (moved + one))
         stream = after
-    front = float(model.norm.gain.abs().max() / model.norm.scale(stream[-1]))
-    return front * _over_paths(edges)
+    return float(model.norm.gain.abs().max() / model.norm.scale(stream[-1])) * _over_paths(edges)
 
 
 def _over_paths(edges: list[Tensor]) -> Tensor:

@@ -6,8 +6,6 @@ formula. In float64 both round angles to float32 in the same way, so that nothin
 sums is left between them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache
@@ -21,7 +19,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.models import Prompt, view_in
 from tests.checkpoints import STORIES, make_model, tiny_model, trained
 from tests.oracle.decoder import Decoder, decoder
 from tests.oracle.measures import collapse_distances, jacobians, local_sums
@@ -62,7 +59,7 @@ def random(family: str, scale: float) -> tuple[TransformerBridge, Decoder]:
 @cache
 def pretrained(name: str) -> tuple[TransformerBridge, Decoder]:
     """The checkpoint as `load_model` reads it, in float64, and as the oracle reads its two files."""
-    model = view_in(trained(name), torch.float64)
+    model = ost.models.view_in(trained(name), torch.float64)
     folder = STORIES if name == "stories" else Path(ost.__file__).parent / "models" / "embedded"
     config = json.loads((folder / "config.json").read_text("utf-8"))
     return model, decoder(config, load_file(folder / "model.safetensors"))
@@ -87,7 +84,7 @@ def logits_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[
 
 def derivatives_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
     """The norms of both Jacobians, by the formulas that `sensitivity` takes."""
-    prompt = Prompt.from_ids(model, ids)
+    prompt = ost.Prompt.from_ids(model, ids)
     frame: Any = ost.sensitivity(
         model, prompt, linearisations=["full", "frozen"], method="exact"
     ).frame
@@ -102,7 +99,7 @@ def derivatives_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: 
 
 
 def path_sums_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
-    bound = ost.bounds(model, Prompt.from_ids(model, ids), variants="local").frame["value"]
+    bound = ost.bounds(model, ost.Prompt.from_ids(model, ids), variants="local").frame["value"]
     close(torch.tensor(bound.to_numpy()), local_sums(oracle, ids))
 
 

@@ -1,19 +1,14 @@
 """Results of a reproduction's parts, planted: numbers that a test chooses, in the real classes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+import ostools as ost
 from ostools.measure import AttentionVariation, Bounds, Collapse, Sensitivity
-from ostools.measure.study.study import Study
-from ostools.paper.figure5 import Figure5
 from ostools.paper.lemmas import ALL_HYPOTHESES
-from ostools.paper.retrieval import Retrieval
-from ostools.paper.synthetic import Figure8, Figure9
 from ostools.results import Provenance, Result
 
 NOTHING = pd.DataFrame()
@@ -128,7 +123,9 @@ def figure_5(
     ]
     columns = ["panel", "pair", "seed", "dtype", "first", "longest"]
     collapsed = pd.DataFrame(rows, columns=columns).astype({"first": "Int64"})
-    return {"figure-5": {"figure": Figure5(pd.concat(frames), origin, collapsed, measured)}}
+    return {
+        "figure-5": {"figure": ost.paper.Figure5(pd.concat(frames), origin, collapsed, measured)}
+    }
 
 
 def attention(
@@ -167,7 +164,11 @@ def figure_8(curve: Curve, seeds: int = 5) -> Any:
         pd.DataFrame({"reading": "block", "seed": s, "length": n, "l1": curve(n, s)})
         for s in range(seeds)
     ]
-    return {"figure-8": {"figure": Figure8(pd.concat(tables), Provenance.without_model(), NOTHING)}}
+    return {
+        "figure-8": {
+            "figure": ost.paper.Figure8(pd.concat(tables), Provenance.without_model(), NOTHING)
+        }
+    }
 
 
 def figure_9(curve: Curve, bound: float = 1e9, seeds: int = 5) -> Any:
@@ -178,7 +179,9 @@ def figure_9(curve: Curve, bound: float = 1e9, seeds: int = 5) -> Any:
     ]
     return {
         "figure-9": {
-            "figure": Figure9(pd.concat(tables), Provenance.without_model(noisy=10), NOTHING)
+            "figure": ost.paper.Figure9(
+                pd.concat(tables), Provenance.without_model(noisy=10), NOTHING
+            )
         }
     }
 
@@ -229,7 +232,9 @@ def retrieved(
     )
     return {
         "retrieval": {
-            "retrieval": Retrieval(pd.DataFrame({"found": found}), Provenance.without_model(), ends)
+            "retrieval": ost.paper.Retrieval(
+                pd.DataFrame({"found": found}), Provenance.without_model(), ends
+            )
         }
     }
 
@@ -255,4 +260,8 @@ def studied(mitigation: str, about: str, verdict: str) -> Any:
         "sentence": f"{verdict}.",
     }
     verdicts = pd.DataFrame([row | {about: verdict}])
-    return {"remedies": {"study": Study(NOTHING, Provenance.without_model(), NOTHING, verdicts)}}
+    return {
+        "remedies": {
+            "study": ost.measure.Study(NOTHING, Provenance.without_model(), NOTHING, verdicts)
+        }
+    }

@@ -2,8 +2,6 @@
 in no error.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 
@@ -11,9 +9,9 @@ import pandas as pd
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools as ost
 from ostools import paper
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.evaluate import evaluate
 from ostools.paper.behaviour import (
     FIGURE_2_LENGTHS,
     FIGURE_2_PANELS,
@@ -24,7 +22,6 @@ from ostools.paper.behaviour import (
     figure_prompts,
     frequencies,
 )
-from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
 SAME = ["key", "answer", "ended", "kind", "correct", "number", "tokens", "within_training"]
@@ -79,18 +76,17 @@ def test_figure_2_goes_beyond_300_digits() -> None:
 @pytest.mark.slow
 def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerBridge) -> None:
     lengths, seeds = [4], [0, 2]
-    found = figure_3(embedded, lengths, seeds, panels=TASKS, max_new_tokens=12)
-    frame: Any = found.frame
+    frame: Any = figure_3(embedded, lengths, seeds, panels=TASKS, max_new_tokens=12).frame
     for name in TASKS:
         for mode in WAYS:
-            task = AppendixTask(name, mode=mode)
+            task = ost.tasks.AppendixTask(name, mode=mode)
             rows = frame[(frame["task"] == name) & (frame["mode"] == mode)]
             how: Any = {
                 "seeds": seeds if task.random else [0],
                 "max_new_tokens": 12 if task.reasons else None,
             }
             assert plain(rows, SAME) == plain(
-                evaluate(embedded, task, lengths=lengths, **how).frame, SAME
+                ost.evaluate(embedded, task, lengths=lengths, **how).frame, SAME
             )
     assert len(frame) == 3 * (1 + 1 + 2 + 2)
     assert frame["absolute_error"].isna().equals(frame["number"].isna())
@@ -145,8 +141,7 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
     answering(monkeypatch, says(text))
     found = figure_3(long_tiny, [3, 100], [0])
     frame: Any = found.frame
-    errors = frame[frame["mode"] == "none"]["absolute_error"]
-    assert errors.notna().all()
+    assert frame[frame["mode"] == "none"]["absolute_error"].notna().all()
     assert set(frame[frame["task"] == "count-ones"]["absolute_error"].dropna()) == {97, 0}
     reasoned = frame[frame["mode"] != "none"]
     assert reasoned["absolute_error"].isna().all()

@@ -2,8 +2,6 @@
 refuse.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -2,8 +2,6 @@
 picture.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from typing import Any
@@ -12,13 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
+import ostools as ost
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.models import encode
 from ostools.paper import Figure5, figure_5
 from ostools.paper.figure5 import FIGURE_5_READING, hidden_counts
 from ostools.theory.distances import distance, head_chunks
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.measure.collapse.test_collapse import last_token
 from tests.reporting.made import made_collapse
 from tests.sets import quick
@@ -70,7 +67,7 @@ def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> Non
     length = 9
     by_seed = []
     for seed in range(3) if panel == "b" else (0,):
-        ids = tuple(encode(model, task.text(length, seed)).ids.tolist())
+        ids = tuple(ost.encode(model, task.text(length, seed)).ids.tolist())
         y, y_star = (
             head_chunks(last_token(model, x)["residual"][0].double(), 4)
             for x in (ids, (*ids, ids[-1]))
@@ -116,8 +113,7 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
 
 def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:
     model = tiny_model("gemma", d_model=30)
-    with pytest.raises(InputError, match="4 heads do not divide d_model = 30"):
-        figure_5(model, "a", lengths=[1, 2])
+    refused("4 heads do not divide d_model = 30", figure_5, model, "a", lengths=[1, 2])
 
 
 def test_pairs_of_a_hidden_range_whose_right_answers_differ_are_counted() -> None:

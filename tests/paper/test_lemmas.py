@@ -2,8 +2,6 @@
 has to say so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

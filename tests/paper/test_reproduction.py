@@ -2,8 +2,6 @@
 outcome.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -20,11 +18,9 @@ from pandas.testing import assert_frame_equal
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.paper.claims.claim import OUTCOMES, UNTESTED
 from ostools.paper.claims.parts import PARTS, claim_questions
 from ostools.paper.reproduction.reproduce import CLAIMS, Parts, read_recipe
-from ostools.tasks.questions import Question
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused
 from tests.reporting.every import EVERY
@@ -191,7 +187,7 @@ def test_the_papers_recipe_is_read_and_names_every_part_with_all_its_arguments()
 def test_a_recipe_that_cannot_be_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(text)
-    with pytest.raises(InputError, match=words) as refused:
+    with pytest.raises(ost.InputError, match=words) as refused:
         read_recipe(file)
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -254,7 +250,7 @@ def test_of_answers_made_elsewhere_the_claims_about_answers_are_judged(
         assert_refused(run("reproduce", *options, *option), option[0], "loaded here")
 
 
-def _said(question: Question) -> str:
+def _said(question: ost.tasks.Question) -> str:
     if question.task.name == "copy-first":
         return "The answer to your question is: 0"
     return (
@@ -281,8 +277,7 @@ def test_all_of_the_paper_on_a_tiny_model(tmp_path: Path) -> None:
     }
     told: list[str] = []
     found = ost.paper.reproduce(model, out=tmp_path, arguments=little, say=told.append)
-    assert told == [f"measuring {name}" for name in PARTS]
-    assert found.refused == {}
+    assert (told, found.refused) == ([f"measuring {name}" for name in PARTS], {})
     frame: Any = found.frame
     assert list(frame["claim"]) == [claim.id for claim in CLAIMS]
     lemmas = frame[frame["claim"].str.startswith("lemma")].set_index("claim")["outcome"]

@@ -2,8 +2,6 @@
 where seeds agree.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -13,8 +11,7 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.models import encode
+import ostools as ost
 from ostools.paper.retrieval import _ends, retrieval
 from ostools.tasks.retrieve import RetrieveTask
 from tests.checkpoints import tiny_model
@@ -31,7 +28,7 @@ def test_rows_are_measured_on_the_wanted_records_own_tokens(model: TransformerBr
     assert list(found["position"]) == [0, 2]
     for row in found.to_dict("records"):
         task = RetrieveTask(position=row["position"])
-        prompt = encode(model, task.prompt(3, 4))
+        prompt = ost.encode(model, task.prompt(3, 4))
         record = task.items(3, 4)[row["position"]]
         # Found on its own: the tokens whose texts, joined, are the record (one token may bring the
         # blank before it).
@@ -43,7 +40,9 @@ def test_rows_are_measured_on_the_wanted_records_own_tokens(model: TransformerBr
             for end, text in zip(ends, texts, strict=True)
         ]
         profile: Any = (
-            sensitivity(model, prompt, linearisations=("full",)).frame["operator_norm"].to_numpy()
+            ost.sensitivity(model, prompt, linearisations=("full",))
+            .frame["operator_norm"]
+            .to_numpy()
         )
         text = np.arange(len(profile)) > 0  # all but BOS
         assert row["carriers"] == sum(inside)
@@ -56,7 +55,7 @@ def test_rows_are_measured_on_the_wanted_records_own_tokens(model: TransformerBr
 
 def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: TransformerBridge) -> None:
     row = retrieval(model, [1], 2, [0], chat=False).frame.iloc[0]
-    prompt = encode(model, RetrieveTask(position=1).prompt(2, 0)).ids.tolist()
+    prompt = ost.encode(model, RetrieveTask(position=1).prompt(2, 0)).ids.tolist()
     tokenizer: Any = model.tokenizer
     line = tokenizer(f' "{row["key"]}"', add_special_tokens=False)["input_ids"]
     total = 0.0
@@ -70,8 +69,7 @@ def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: Transforme
         if tokenizer.decode([i]).lstrip(" ").startswith(("\n", "<eos>"))
     ]
     total += float(torch.logsumexp(after[ends], 0))
-    assert len(ends) == 2
-    assert row["log_probability"] == pytest.approx(total, abs=1e-4)
+    assert (len(ends), row["log_probability"]) == (2, pytest.approx(total, abs=1e-4))
 
 
 def made(log_p: np.ndarray, sensitivity_mean: np.ndarray) -> pd.DataFrame:

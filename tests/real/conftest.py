@@ -2,8 +2,6 @@
 it.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,10 +38,9 @@ def real(request: pytest.FixtureRequest) -> Real:
 
     @cache
     def plain(dtype: torch.dtype) -> Any:
-        found = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation="eager"
-        )
-        return found.requires_grad_(False)
+        ).requires_grad_(False)
 
     return Real(name, model, plain)
 

@@ -1,7 +1,5 @@
 """What a command holds on Gemma 3 270M is at least forecast, and at least half of what is forecast."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -2,8 +2,6 @@
 must hold of them all.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle
@@ -17,7 +15,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.measure.measurement import RECORDS
-from ostools.models import Prompt
 from ostools.paper.reproduction.reproduce import CLAIMS, judged
 from ostools.results import Result
 from tests.checkpoints import tiny_model
@@ -44,12 +41,12 @@ def model() -> TransformerBridge:
 
 @cache
 def prompt() -> Any:
-    return Prompt.from_ids(model(), IDS)
+    return ost.Prompt.from_ids(model(), IDS)
 
 
 @cache
 def corrupt() -> Any:
-    return Prompt.from_ids(model(), [*IDS[:1], 33, *IDS[2:]])
+    return ost.Prompt.from_ids(model(), [*IDS[:1], 33, *IDS[2:]])
 
 
 @cache

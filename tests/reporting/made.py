@@ -2,8 +2,6 @@
 what their charts hold.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -162,8 +160,7 @@ def made_collapse(
         **PROVENANCE.parameters,
         "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite"),
     }
-    provenance = replace(PROVENANCE, parameters=parameters)
-    return Collapse(frame, provenance)
+    return Collapse(frame, replace(PROVENANCE, parameters=parameters))
 
 
 READINGS = (

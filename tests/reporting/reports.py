@@ -1,7 +1,5 @@
 """A report for all tests that read or look at one, since each measures everything that it shows."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.theory import positions as encodings
 from ostools.theory.decoder import Decoder, DecoderBlock
 from studies.laboratory.config import LabConfig
 from studies.laboratory.decoder import lab_decoder
 from studies.laboratory.training import WEIGHTS, load_lab, untrained_lab
+from tests.checkpoints import refused
 
 pytestmark = pytest.mark.slow
 TINY: dict[str, Any] = {
@@ -54,9 +54,6 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
         gains = of("input_layernorm"), of("post_attention_layernorm")
         return DecoderBlock(gains[0], into["q"], into["k"], into["v"], back, gains[1], *mlp)
 
-    named: dict[str, Any] = {
-        "positions": config.positions if config.positions in ("rope", "alibi") else "none"
-    }
     decoder = Decoder(
         embedding=weights["model.embed_tokens.weight"],
         blocks=tuple(block(layer) for layer in range(config.n_layers)),
@@ -64,7 +61,7 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
         W_U=weights["lm_head.weight"].T,
         rope_base=config.rope_base,
         window=config.window,
-        **named,
+        positions=config.positions if config.positions in ("rope", "alibi") else "none",
     )
     embedded = decoder.embedding[IDS]
     if config.positions == "sinusoidal":
@@ -142,11 +139,9 @@ def test_sinks_are_seen_beside_the_window_and_nothing_else_is(positions: str) ->
 
 def test_padding_and_unfinished_models_are_refused(tmp_path: Path) -> None:
     config = LabConfig(**TINY, positions="alibi")
-    with pytest.raises(InputError, match="without padding"):
+    with pytest.raises(ost.InputError, match="without padding"):
         untrained_lab(config)(IDS, attention_mask=(IDS > 1).long())
     (tmp_path / "lab.json").write_text(config.to_json())
-    with pytest.raises(InputError, match="expected a finished model"):
-        load_lab(tmp_path)
+    refused("expected a finished model", load_lab, tmp_path)
     (tmp_path / WEIGHTS).write_bytes(b"none")
-    with pytest.raises(InputError, match="expected the weights of alibi"):
-        load_lab(tmp_path)
+    refused("expected the weights of alibi", load_lab, tmp_path)

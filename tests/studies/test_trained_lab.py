@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ostools.ground.errors import InputError
+import ostools as ost
 from ostools.results import Provenance
 from studies.laboratory import trained_lab as trained_lab_module
 from studies.laboratory.config import LabConfig, grid
@@ -169,7 +169,7 @@ def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(
     pd.testing.assert_frame_equal(again.frame, result.frame)
     assert len(again.provenance.parameters["cells"][TINY.name]["weight_hash"]) == 32
     (tmp_path / "lab.parquet").write_bytes(b"no table")
-    with pytest.raises(InputError, match="expected the table of the trained laboratory"):
+    with pytest.raises(ost.InputError, match="expected the table of the trained laboratory"):
         trained_lab(tmp_path / "lab.parquet")
 
 

@@ -2,8 +2,6 @@
 generation would.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import asdict, replace

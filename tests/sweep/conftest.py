@@ -1,7 +1,5 @@
 """A checkpoint for sweeps, and packages with a plugin."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -5,8 +5,7 @@ Most are with an executor that measures nothing: what is tested is what a run do
 kills runs of a real model.
 """
 
-from __future__ import annotations
-
+import os
 import shutil
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -15,13 +14,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.results import Provenance
-from ostools.sweep import results, run, store, sweep_of
+import ostools as ost
+from ostools.models.files.sources import locate
+from ostools.results import Provenance, write_atomically
+from ostools.sweep import cells, results, run, store, sweep_of
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.executor import CellOutcome, Executor, Terms
 from stress import kills
 from stress._runs import at_change, die, ready, strays
+from tests.checkpoints import refused
 
 SWEEP = {
     "tasks": ["copy-last", "copy-first", "count-ones"],
@@ -112,8 +113,7 @@ def test_a_table_has_what_was_asked_last_and_nothing_is_measured_twice(tmp_path:
     for lengths, measured, rows in (("3:4", 3, [3, 4]), ("5:6", 3, [5, 6]), ("3:4", 0, [3, 4])):
         assert quick(tmp_path, lengths=lengths, say=said.append).measured == measured
         assert table(tmp_path)["length"].tolist() == rows * 3
-    note = "3 measured cells are not of this sweep as it is now: no table has them"
-    assert said == [note] * 2
+    assert said == ["3 measured cells are not of this sweep as it is now: no table has them"] * 2
 
 
 def test_a_cell_that_fails_is_recorded_and_stays_failed(tmp_path: Path) -> None:
@@ -141,8 +141,7 @@ def test_what_somebody_else_keeps_in_a_directory_is_not_touched(tmp_path: Path) 
     ]
     for path in theirs:
         path.write_text("mine")
-    with pytest.raises(InputError, match="expected a new directory or that of a sweep"):
-        quick(tmp_path)
+    refused("expected a new directory or that of a sweep", quick, tmp_path)
     (tmp_path / ".lock").touch()
     assert quick(tmp_path).measured == 3
     assert all(path.read_text() == "mine" for path in theirs)
@@ -151,7 +150,7 @@ def test_what_somebody_else_keeps_in_a_directory_is_not_touched(tmp_path: Path) 
 def test_two_runners_on_one_directory(tmp_path: Path) -> None:
     with (
         store.Store(tmp_path).locked(),
-        pytest.raises(InputError, match="another run is writing there"),
+        pytest.raises(ost.InputError, match="another run is writing there"),
     ):
         quick(tmp_path)
 
@@ -181,8 +180,7 @@ def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(
             assert shown.empty or len(shown.merge(whole)) == len(shown)
         assert quick(out, retry_failed=True).failed == ()
         require_whole(out, whole)
-        assert strays(out) == []
-        assert len(list((out / "cells").iterdir())) == 3
+        assert (strays(out), len(list((out / "cells").iterdir()))) == ([], 3)
         place += 1
     assert place > 25
 
@@ -190,8 +188,7 @@ def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(
 def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, whole: pd.DataFrame) -> None:
     quick(tmp_path)
     (tmp_path / "sweep.json").write_text('{"form": 1, "cells": []}')
-    with pytest.raises(InputError, match=r"sweep\.json as .* writes it.*move it away"):
-        results(tmp_path)
+    refused(r"sweep\.json as .* writes it.*move it away", results, tmp_path)
     assert quick(tmp_path).present == 3
     require_whole(tmp_path, whole)
 
@@ -241,3 +238,49 @@ def test_an_interrupt_is_no_failure_of_a_cell(
 def test_killed_at_random_moments_a_real_sweep_ends_with_the_uninterrupted_table() -> None:
     """Three of the fifty kills of `make stress`."""
     assert kills.run(3, seed=0) == 0
+
+
+def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(
+    directory: str, tmp_path: Path
+) -> None:
+    copy, hashes = tmp_path / "copy", []
+
+    def hashed() -> None:
+        hashes.append(cells.checkpoint_hash(locate(str(copy), None)))
+
+    shutil.copytree(directory, copy)
+    hashed()
+    names = ["model.safetensors", "config.json", "tokenizer.json", "merges.txt", "tokenizer.model"]
+    for name in (*names, "chat_template.jinja", "additional_chat_templates/default.jinja"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_bytes(b"a")
+        hashed()
+    (copy / "merges.txt").rename(copy / "merges2.txt")  # no other file stands between the two names
+    hashed()
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_another_version_of_what_computes_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, honest = cells.code_version.__wrapped__, cells.version
+    keys = [fresh()]
+    for package in cells._VERSIONS:
+        versions = {package: "0.0"}
+        monkeypatch.setattr(cells, "version", lambda name, v=versions: v.get(name) or honest(name))
+        keys.append(fresh())
+    assert len(set(keys)) == 1 + len(cells._VERSIONS)
+
+
+def test_what_is_renamed_into_place_was_handed_to_the_disk_as_long_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    replace = Path.replace
+
+    def renamed(part: Path, target: Path) -> Path:
+        assert synced == [part.stat().st_size]
+        return replace(part, target)
+
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_atomically(tmp_path / "x", lambda part: part.write_bytes(b"content"))
+    assert (tmp_path / "x").read_bytes() == b"content"

@@ -2,19 +2,16 @@
 reason to stop.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import ostools as ost
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
-from ostools.models import load_model
 from ostools.models.files.sources import EMBEDDED_DIRECTORIES, locate
 from ostools.models.shape import Shape
-from ostools.sweep import sweep_of
 from ostools.sweep.cells import measure
 from ostools.sweep.executor import forecast
 from ostools.sweep.sweep_file import cells_of
@@ -28,14 +25,14 @@ their own, below.
 
 
 def forecast_of(**asked: Any) -> Forecast:
-    (cell,) = cells_of(sweep_of({**SMALL, **asked}))
+    (cell,) = cells_of(ost.sweep.sweep_of({**SMALL, **asked}))
     return forecast(cell, "cpu")
 
 
 @pytest.mark.parametrize("family", ["gemma3", "gpt2"])
 def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / family, family)
-    model = load_model(directory, device="cpu")
+    model = ost.load_model(directory, device="cpu")
     found = Unloaded(locate(str(directory), None), torch.float32, "cpu").shape
     assert found == Shape.of(model)
     numbers = Unloaded(locate(directory, None), torch.float32, "cpu")._weights[0]
@@ -55,9 +52,11 @@ def test_tokens_are_counted_as_they_will_be_measured(
     name = directory if chat else str(write_checkpoint(tmp_path / "plain", "gemma", **bare))
     short = {"name": "evaluate", "max_new_tokens": 1, "elicitation": elicitation}
     (cell,) = cells_of(
-        sweep_of({**SMALL, "models": name, "mitigations": mitigation, "measurements": short})
+        ost.sweep.sweep_of(
+            {**SMALL, "models": name, "mitigations": mitigation, "measurements": short}
+        )
     )
-    rows, _ = measure(load_model(name, device="cpu"), cell)
+    rows, _ = measure(ost.load_model(name, device="cpu"), cell)
     unloaded = Unloaded(locate(name, None), torch.float32, "cpu")
     asked = unloaded.elicitation(cell.task, elicitation)
     how: dict[str, Any] = {"mitigation": cell.mitigated, "seed": cell.seed, "elicitation": asked}

@@ -2,8 +2,6 @@
 others go on.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 
@@ -14,10 +12,8 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.ground.memory import is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
-from ostools.sweep import sweep_of
 from ostools.sweep.cells import measure
 from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import Family, tiny_model
@@ -31,11 +27,11 @@ def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
     with pytest.raises(RuntimeError) as huge:
         torch.empty(1 << 60)
     for error in (*lacked, huge.value):
-        wrapped = InputError("expected weights that fit")
+        wrapped = ost.InputError("expected weights that fit")
         wrapped.__cause__ = error
         assert is_out_of_memory(error)
         assert is_out_of_memory(wrapped)
-    assert not is_out_of_memory(InputError("found 'out of memory'"))
+    assert not is_out_of_memory(ost.InputError("found 'out of memory'"))
     assert not is_out_of_memory(RuntimeError("shape"))
 
 
@@ -47,7 +43,7 @@ def model() -> TransformerBridge:
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
     cells = cells_of(
-        sweep_of(
+        ost.sweep.sweep_of(
             {
                 "tasks": "count-ones",
                 "lengths": [3, 4, 9],

@@ -2,18 +2,17 @@
 where.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.mitigations import MitigationError
+import ostools as ost
+from ostools.measure.position import read_at
 from ostools.sweep import Sweep, read_sweep, sweep_of
-from ostools.sweep.cells import keyed, to_load
+from ostools.sweep.cells import keyed, measure, to_load
 from ostools.sweep.sweep_file import cells_of
+from tests.checkpoints import tiny_model
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 
@@ -51,7 +50,7 @@ def test_the_example_is_a_sweep() -> None:
 def test_what_does_not_fit_is_refused_with_the_nearest(
     change: dict[str, object], message: str
 ) -> None:
-    with pytest.raises((InputError, MitigationError), match=message) as refused:
+    with pytest.raises((ost.InputError, ost.mitigations.MitigationError), match=message) as refused:
         sweep_of({**SMALL, **change})
     assert "\n" not in str(refused.value)
 
@@ -73,7 +72,7 @@ def test_what_is_no_sweep_is_refused_in_one_line(
     file = tmp_path / "sweep.yaml"
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=message) as refused:
+    with pytest.raises(ost.InputError, match=message) as refused:
         read_sweep(file)
     assert "sweep.yaml" in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -154,3 +153,29 @@ def test_a_task_that_draws_nothing_is_measured_under_one_seed() -> None:
     assert seeds_of() == [0]
     assert seeds_of(tasks="copy-last:uniform=true") == [0, 1, 2]
     assert seeds_of(measurements={"name": "sensitivity", "method": "estimate"}) == [0, 1, 2]
+
+
+FORM = ost.tasks.AppendixTask("count-ones")
+
+
+@pytest.mark.parametrize("position", [None, "last-item"])
+@pytest.mark.parametrize("name", ["collapse", "sensitivity"])
+def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
+    model = tiny_model("llama", seed=1, context=512)
+    asked = {"name": name} | ({} if position is None else {"position": position})
+    sweep = ost.sweep.sweep_of({"tasks": "count-ones", "lengths": [2, 3], "measurements": [asked]})
+    (cell,) = cells_of(sweep)
+    rows, provenance = measure(model, cell)
+    expected = [
+        read_at(model, ost.measure.render_prompt(model, FORM, n), position or "answer")
+        for n in (2, 3)
+    ]  # pyright: ignore[reportArgumentType]
+    assert provenance.parameters["read_at"]["position"] == (position or "answer")
+    if name == "collapse":
+        theirs = ost.collapse(
+            model, FORM, lengths=[2, 3], dtypes=["float32"], position=position
+        ).frame
+        assert rows["mean"].tolist() == theirs["mean"].tolist()
+        return
+    for length, read in zip((2, 3), expected, strict=True):
+        assert rows[rows["length"] == length]["position"].max() == len(read.ids) - 1

@@ -1,7 +1,5 @@
 """A sweep over texts: its windows, and that its numbers are those of each window alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,14 +8,12 @@ import numpy as np
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.swept import Text
-from ostools.mitigations import MitigationError
 from ostools.sweep import over_texts, results, run, sweep_of
 from ostools.sweep.cells import keyed
 from ostools.sweep.sweep_file import cells_of, read_texts
 from ostools.theory.profiles import binned
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 
 WORDS = [
     "the",
@@ -54,14 +50,15 @@ def test_a_window_is_a_piece_of_its_text_drawn_by_seed_id_and_length_alone() -> 
     assert ids == (model.tokenizer.bos_token_id, *body[start : start + 8])
     assert Text("3", 7, text).window(model, 9, 4) == drawn
     # As earlier clones drew it, whose figures stand in docs/findings.
-    random = np.random.default_rng((4, 3, 9))
-    assert start == int(random.integers(0, len(body) - 8, endpoint=True))
+    assert start == int(np.random.default_rng((4, 3, 9)).integers(0, len(body) - 8, endpoint=True))
     starts = [
         Text(name, 0, text).window(model, 9, seed) for name, seed in (("4", 4), ("3", 5), ("b", 4))
     ]
     assert len({drawn, *starts}) == 4
     assert Text("3", 0, text).window(model, len(body) + 2, 4) is None
-    with pytest.raises(InputError, match="expected room for text beside 1 special tokens, found 1"):
+    with pytest.raises(
+        ost.InputError, match="expected room for text beside 1 special tokens, found 1"
+    ):
         Text("3", 0, text).window(model, 1, 4)
 
 
@@ -92,8 +89,7 @@ def test_the_profiles_of_texts_are_those_of_their_windows_alone(
     values = of_sketch["frobenius_norm"].to_numpy(float).reshape(3, 12)
     shares = binned(values / values.sum(1, keepdims=True), 4)
     np.testing.assert_allclose(mean["mean"], shares.mean(0))
-    with pytest.raises(InputError, match="expected rows of one mitigation, found 2"):
-        over_texts(tmp_path, "sensitivity")
+    refused("expected rows of one mitigation, found 2", over_texts, tmp_path, "sensitivity")
 
 
 def test_the_pair_of_a_text_is_the_collapse_of_its_window_and_each_text_a_seed(
@@ -138,8 +134,7 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
     (tmp_path / "x.txt").write_text("one\ntwo\n\n\ndéjà vu\n \nthree", encoding="utf-8")
     for name, ids in (("x.jsonl", ["n0", "n1", "n2"]), ("x.txt", ["0", "1", "2"])):
-        read = read_texts(str(tmp_path / name))
-        assert [(text.id, text.number, text.text) for text in read] == [
+        assert [(text.id, text.number, text.text) for text in read_texts(str(tmp_path / name))] == [
             *zip(ids, range(3), given, strict=True)
         ]
     assert read_texts(given) == read_texts(str(tmp_path / "x.txt"))
@@ -157,9 +152,8 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_asked_of_texts_is_refused(change: dict[str, Any], said: str) -> None:
     asked = {"texts": ["a b c"], "lengths": 3, "measurements": "sensitivity"}
-    with pytest.raises(InputError, match=said):
-        sweep_of({**asked, **change})
-    with pytest.raises(InputError, match="expected tasks or texts, found neither"):
+    refused(said, sweep_of, {**asked, **change})
+    with pytest.raises(ost.InputError, match="expected tasks or texts, found neither"):
         sweep_of({"lengths": 3, "measurements": "sensitivity"})
 
 
@@ -199,9 +193,10 @@ def test_a_mitigation_of_a_file_of_ones_own_is_measured_where_it_was_typed(
     Path("mine.py").write_text(MINE.format(factor=0.5))
     again = [keyed(cell, "a", "cpu").key for cell in cells_of(sweep)]
     assert (again[0] == keys[0], again[1] == keys[1]) == (True, False)
-    with pytest.raises((InputError, MitigationError), match="is code in a file"):
+    with pytest.raises(
+        (ost.InputError, ost.mitigations.MitigationError), match="is code in a file"
+    ):
         sweep_of({**asked, "mitigations": "./mine.py:Flat"})
-    with pytest.raises(InputError, match="_typed"):
-        sweep_of({**asked, "_typed": ["./mine.py:Flat"]})
-    with pytest.raises(InputError, match="expected one that a text makes"):
+    refused("_typed", sweep_of, {**asked, "_typed": ["./mine.py:Flat"]})
+    with pytest.raises(ost.InputError, match="expected one that a text makes"):
         sweep_of(asked, mitigations=[type("Odd", (ost.mitigations.Mitigation,), {"name": "odd"})()])

@@ -2,8 +2,6 @@
 by regular expression.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -60,8 +58,7 @@ COPY = "Can you copy the following number?"
     ],
 )
 def test_prompts_are_the_papers(task: AppendixTask, length: int, prompt: str, answer: str) -> None:
-    assert task.prompt(length) == prompt
-    assert task.answer(length) == answer
+    assert (task.prompt(length), task.answer(length)) == (prompt, answer)
 
 
 @pytest.mark.parametrize("name", ["copy-last", "sum-ones", "count-ones", "count-word"])
@@ -150,8 +147,7 @@ def test_the_base_says_how_many_digits_are_drawn() -> None:
 def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
     words = [word for seed in range(20) for word in AppendixTask("count-word").items(1000, seed)]
     assert abs(words.count("car") / 20_000 - 0.5) < 5 * (0.25 / 20_000) ** 0.5
-    assert set(words) == {"car", *WORDS}
-    assert len(WORDS) == 16
+    assert (set(words), len(WORDS)) == ({"car", *WORDS}, 16)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 nothing but the wanted pair, copying beside a query; and the corrupt form of every task that has one.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -11,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ostools as ost
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.mitigations import Separator, insert
 from ostools.tasks.retrieve import CopyBeside, RetrieveTask
 from tests.measure.answers.test_reading import Formed
 
@@ -43,8 +40,7 @@ def test_the_object_is_json_and_holds_the_answer_at_the_asked_place(
     assert index == {"first": 0, "middle": length // 2, "last": length - 1}[position]
     assert pairs == task.pairs(task.items(length, seed))
     name, value = pairs[index]
-    assert task.answer(length, seed) == value
-    assert after == f'\n\nKey: "{name}"\nCorresponding value:'
+    assert (task.answer(length, seed), after) == (value, f'\n\nKey: "{name}"\nCorresponding value:')
     assert task.prompt(length, seed) == published_prompt(pairs, name)
     assert task.answer_line(value) == f'"{value}"'
 
@@ -61,16 +57,17 @@ def test_only_the_wanted_record_moves() -> None:
 def test_a_blank_separator_stands_between_records_and_another_is_refused() -> None:
     task = RetrieveTask(position="last")
     items = task.items(7)
-    pieces = insert(Separator(every=3, text="\n"), items, task.key)
+    pieces = ost.mitigations.insert(ost.mitigations.Separator(every=3, text="\n"), items, task.key)
     assert json.loads(task.sequence(pieces)) == json.loads(task.sequence(items))
     assert task.sequence(pieces).count(",\n\n ") == 2
     assert task.key(pieces) == task.answer(7)
     assert task.parts(pieces)[2] == task.parts(items)[2]
     with pytest.raises(
-        InputError, match="',' among the records breaks the JSON object; only blank text can stand"
+        ost.InputError,
+        match="',' among the records breaks the JSON object; only blank text can stand",
     ):
-        task.sequence(insert(Separator(every=3), items, task.key))
-    with pytest.raises(InputError, match="breaks the JSON object"):
+        task.sequence(ost.mitigations.insert(ost.mitigations.Separator(every=3), items, task.key))
+    with pytest.raises(ost.InputError, match="breaks the JSON object"):
         task.sequence(["\n", *items])
 
 
@@ -84,7 +81,7 @@ def test_a_blank_separator_stands_between_records_and_another_is_refused() -> No
     ],
 )
 def test_what_is_no_option_or_no_length(options: dict[str, Any], length: int, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(ost.InputError, match=words):
         RetrieveTask(**options).items(length)
     assert len(set(RetrieveTask().items(256))) == 256
 
@@ -143,7 +140,7 @@ def test_two_records_exchange_their_values(length: int, seed: int, position: str
 
 def test_a_task_of_ones_own_needs_no_corrupt_form() -> None:
     with pytest.raises(
-        InputError, match="formed has no corrupt form: give the corrupt prompt itself"
+        ost.InputError, match="formed has no corrupt form: give the corrupt prompt itself"
     ):
         Formed().corrupted()
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.ground.errors import InputError
 from ostools.theory import positions
 from ostools.theory.decoder import Decoder, DecoderBlock
 from ostools.theory.positions import ENCODINGS
-from tests.checkpoints import make_model
+from tests.checkpoints import make_model, refused
 
 
 def tokens(*shape: int, seed: int = 0, vocabulary: int = 16) -> torch.Tensor:
@@ -195,8 +194,7 @@ def test_in_16_bits_scores_and_softmax_are_float32_as_in_sdpa() -> None:
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Decoder.random(0, **options)
+    refused(message, Decoder.random, 0, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16])
@@ -209,8 +207,7 @@ def test_values_beyond_a_format_are_refused_and_not_made_its_largest(dtype: torc
     )
     assert torch.isfinite(within.to(dtype).embedding.double()).all()
     words = f"{dtype} cannot hold values up to .* its largest is {re.escape(f'{largest:.4g}')}"
-    with pytest.raises(InputError, match=words):
-        beyond.to(dtype)
+    refused(words, beyond.to, dtype)
 
 
 def test_positions_that_are_added_are_added_to_the_embeddings() -> None:

@@ -2,8 +2,6 @@
 on made curves.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
@@ -47,8 +45,7 @@ def test_the_spacing_is_the_step_to_the_next_number(name: str, value: float) -> 
 def test_the_spacing_of_every_16_bit_number(dtype: torch.dtype) -> None:
     """All of them: neighbours are neighbouring bit patterns."""
     last = torch.tensor(torch.finfo(dtype).max, dtype=dtype).view(torch.int16).item()
-    patterns = torch.arange(0, int(last) + 1, dtype=torch.int16)
-    numbers = patterns.view(dtype).double()
+    numbers = torch.arange(0, int(last) + 1, dtype=torch.int16).view(dtype).double()
     torch.testing.assert_close(
         spacing(numbers[:-1], dtype), numbers[1:] - numbers[:-1], rtol=0.0, atol=0.0
     )
@@ -117,9 +114,9 @@ def test_where_a_range_begins_and_ends(
 ) -> None:
     """Eight hidden ones in a row, joined over gaps of fewer than eight."""
     lengths = list(range(1, n_max + 1))
-    ranges = hidden_ranges([first <= n <= last and n not in apart for n in lengths], lengths)
     assert [
-        (one.first, one.last, one.lengths_tried, one.hidden, one.open) for one in ranges
+        (one.first, one.last, one.lengths_tried, one.hidden, one.open)
+        for one in hidden_ranges([first <= n <= last and n not in apart for n in lengths], lengths)
     ] == expected
 
 

@@ -2,8 +2,6 @@
 another.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import torch
 
 from ostools.ground.errors import InputError
-from ostools.theory.homogenization import likeness
+from ostools.theory.distances import likeness
 from tests.sets import quick
 
 

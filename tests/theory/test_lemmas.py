@@ -1,7 +1,5 @@
 """The lemmas' functions against closed forms, brute force and each other; what they refuse."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -50,8 +48,7 @@ def test_the_decrease_has_its_closed_form_and_its_bound(
     log(1 + e^b / Z).
     """
     x, x_star = lemmas.inserted(tensor(*others), tensor(b)[0], tensor(c)[0])
-    assert x.tolist() == [*others, c]
-    assert x_star.tolist() == [*others, b, c]
+    assert (x.tolist(), x_star.tolist()) == ([*others, c], [*others, b, c])
     weight, weight_star = float(x.softmax(0)[-1]), float(x_star.softmax(0)[-1])
     z = math.fsum(math.exp(score) for score in (*others, c))
     assert weight_star == pytest.approx(weight / (1 + math.exp(b) / z), rel=1e-12)
@@ -214,8 +211,7 @@ def test_what_is_told_apart() -> None:
     """Corollary 6.2 / B.10: of one representation there is one answer."""
     rows = tensor(1, 1, 2, 1, 1).reshape(5, 1)
     assert lemmas.identical_next(rows).tolist() == [True, False, False, True]
-    assert lemmas.distinct(rows) == 2
-    assert lemmas.second_answers(rows, 10 * rows) == 0
+    assert (lemmas.distinct(rows), lemmas.second_answers(rows, 10 * rows)) == (2, 0)
     assert lemmas.second_answers(rows, tensor(1, 2, 3, 1, 1).reshape(5, 1)) == 1
     assert lemmas.identical_next(tensor(0.0, -0.0).reshape(2, 1)).tolist() == [True]
 

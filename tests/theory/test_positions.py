@@ -28,8 +28,7 @@ def test_a_longer_learned_table_begins_with_a_shorter_one(d_model: int) -> None:
 
 @pytest.mark.parametrize("base", [100.0, 1e4, 1e6])
 def test_rotated_scores_depend_on_the_difference_of_positions_only(base: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k = torch.randn(2, 16, generator=generator, dtype=torch.float64)
+    q, k = torch.randn(2, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     n = 300
     scores = positions.rotated(q.expand(n, 16), base) @ positions.rotated(k.expand(n, 16), base).T
     for back in (0, 1, 17):
@@ -74,8 +73,7 @@ def test_what_is_bounded_and_what_is_not() -> None:
         torch.testing.assert_close(
             pairs.square().sum(-1), torch.ones(n, 8, dtype=torch.float64), rtol=0, atol=1e-14
         )
-        x = torch.ones(n, 16, dtype=torch.float64)
-        turned = positions.rotated(x, 1e4)
+        turned = positions.rotated(torch.ones(n, 16, dtype=torch.float64), 1e4)
         size = turned[:, :8].square() + turned[:, 8:].square()
         torch.testing.assert_close(
             size, torch.full((n, 8), 2.0, dtype=torch.float64), rtol=0, atol=1e-13

@@ -201,8 +201,7 @@ def explore(*, model: str | None = None, prompt: str = "", port: int = 0) -> Non
 
     A page on this machine: the tokens of the prompt, coloured by attention at once, by a sketch of
     the sensitivity and by the measured norms a little later, with charts, and the code that gives
-    the same. Another prompt or a mitigation may stand beside it. Prints its address. Ctrl-C
-    ends it.
+    the same. Prints its address. Ctrl-C ends it.
 
     Args:
         model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub

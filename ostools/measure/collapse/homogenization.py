@@ -34,7 +34,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt, untrained_model
 from ostools.results import Chart, Frame, Provenance, Result, TableHead
 from ostools.tasks import Question
-from ostools.theory.homogenization import likeness
+from ostools.theory.distances import likeness
 
 MODEL, UNTRAINED = "model", "untrained"
 FEWEST, SHORTEST = 3, 8

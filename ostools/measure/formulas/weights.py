@@ -28,8 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge
-from ostools.ground.lens import MoEBridge
+from ostools.ground import InputError, MoEBridge, TransformerBridge
 from ostools.hooks import Norm
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import dense

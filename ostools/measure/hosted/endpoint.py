@@ -15,11 +15,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.ground import Count, InputError, Progress, checked_arguments, tell
-from ostools.ground.names import is_loopback
 from ostools.measure.hosted.answer_file import (
     AnswerRow,
     Hosted,
@@ -136,7 +136,7 @@ def _client_of(endpoint: str, timeout: float, retries: int) -> tuple[openai.Open
             "--endpoint: expected a URL such as http://localhost:8000/v1, without a password, "
             f"query or fragment; the key is read from {KEY}"
         )
-    is_encrypted, is_here = url[1] == "https", is_loopback(url[2].strip("[]"))
+    is_encrypted, is_here = url[1] == "https", _is_loopback(url[2].strip("[]"))
     if key is not None and not is_encrypted and not is_here:
         raise InputError(
             f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: "
@@ -227,3 +227,11 @@ def _completion(client: openai.OpenAI, request: Any, timeout: float) -> ChatComp
     # that still drips.
     threading.Thread(target=fetch, name="ostools-endpoint", daemon=True).start()
     return response.result(timeout)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether the name is of this machine, which nobody else can listen to or reach."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

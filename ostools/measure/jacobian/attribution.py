@@ -22,9 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import mitigations
-from ostools.ground import InputError, Position, TransformerBridge
-from ostools.ground.names import Linearisation
-from ostools.ground.words import MINUS
+from ostools.ground import MINUS, InputError, Linearisation, Position, TransformerBridge
 from ostools.hooks.sites import is_closed
 from ostools.measure.jacobian.certificate import Account, Claim, certify
 from ostools.measure.jacobian.linearisation_run import planned, require_norms

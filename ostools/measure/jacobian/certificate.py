@@ -22,8 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground import InputError, TransformerBridge
-from ostools.ground.lens import HookPoint
+from ostools.ground import HookPoint, InputError, TransformerBridge
 from ostools.hooks.freeze import HeldParts
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points

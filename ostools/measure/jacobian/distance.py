@@ -20,15 +20,17 @@ import pandas as pd
 from jaxtyping import Float
 
 from ostools.ground import (
+    METHOD_KINDS,
     Count,
     InputError,
+    Linearisation,
+    Method,
     Position,
     Progress,
     Seed,
     TransformerBridge,
     with_progress,
 )
-from ostools.ground.names import METHOD_KINDS, Linearisation, Method
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
@@ -40,8 +42,7 @@ from ostools.models import EncodingOptions, Prompt, untrained_model
 from ostools.results import Chart, Frame, Provenance, Result, TableHead
 from ostools.tasks import Question
 from ostools.theory.statistics.fits import FEWEST, fit_decay, power_to_a_level
-from ostools.theory.statistics.intervals import FEWEST as FEWEST_TEXTS
-from ostools.theory.statistics.intervals import expanded
+from ostools.theory.statistics.intervals import expanded, fewest_at
 
 TEXT = "text"
 Control = Literal["shuffled", "untrained"]
@@ -62,7 +63,7 @@ class InfluenceByDistance(Result):
 
     `laws`: gamma + beta (r + 1)^-p fitted to the medians of `by_distance` in the log, one row a
     source and first distance (0, or 1: without the token itself): p with its interval low to high
-    over texts (bootstrap; missing of fewer than three texts, and where some draw of them has no
+    over texts (bootstrap; missing of fewer than six texts, and where some draw of them has no
     law), beta, gamma (0 where a plain power law does as well), verdict and evidence of
     `theory.fits.fit_decay` (above 0: a power law fits better than an exponential), distances,
     texts. Fitted up to half of the shortest text. p is missing where these are too few, and where
@@ -273,7 +274,7 @@ def _over_texts(
     medians.
     """
     texts = len(curves)
-    if texts < FEWEST_TEXTS:
+    if texts < fewest_at(0.95):
         return np.nan, np.nan
     draws = np.random.default_rng(0).integers(texts, size=(_RESAMPLES, texts))
     laws = [power_to_a_level(distances, np.nanmedian(curves[draw], axis=(0, 1))) for draw in draws]

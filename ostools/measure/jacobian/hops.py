@@ -23,8 +23,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import Count, InputError, Position, Progress, Seed, TransformerBridge, tell
-from ostools.ground.arguments import at_least
+from ostools.ground import (
+    Count,
+    InputError,
+    Position,
+    Progress,
+    Seed,
+    TransformerBridge,
+    at_least,
+    tell,
+)
 from ostools.hooks.register import Order, attached, with_input
 from ostools.hooks.sites import points, require_open
 from ostools.measure.jacobian.certificate import Claim, certify

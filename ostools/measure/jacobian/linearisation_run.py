@@ -16,10 +16,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground import InputError, Progress, TransformerBridge, tell, with_progress
-from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.memory import available_memory
-from ostools.ground.memory import chunk as chunk_of
+from ostools.ground import (
+    InputError,
+    InsufficientMemoryError,
+    Progress,
+    TransformerBridge,
+    available_memory,
+    tell,
+    with_progress,
+)
+from ostools.ground import chunk as chunk_of
 from ostools.measure.jacobian.certificate import Account, Claim, certify
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised, Start, linearised
 from ostools.measure.jacobian.norms import (

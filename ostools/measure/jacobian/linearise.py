@@ -24,9 +24,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, Progress, TransformerBridge, tell
-from ostools.ground.errors import OF_A_LEFT_HOOK
-from ostools.ground.names import Linearisation
+from ostools.ground import (
+    OF_A_LEFT_HOOK,
+    InputError,
+    Linearisation,
+    Progress,
+    TransformerBridge,
+    tell,
+)
 from ostools.hooks.freeze import HeldParts, Holding, holding
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import (

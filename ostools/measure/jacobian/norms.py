@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground import Progress, part_of
-from ostools.ground.memory import chunk
+from ostools.ground import Progress, chunk, part_of
 from ostools.measure.jacobian.linearise import Cotangents, Tangents
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 

@@ -18,16 +18,20 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from ostools.ground import (
+    METHOD_KINDS,
     InputError,
+    Linearisation,
+    Method,
     Position,
     Progress,
     Seed,
+    SketchedMethod,
     TransformerBridge,
+    allowed,
+    at_least,
     distinct,
     with_progress,
 )
-from ostools.ground.arguments import allowed, at_least
-from ostools.ground.names import METHOD_KINDS, Linearisation, Method, SketchedMethod
 from ostools.hooks.sites import is_closed, unknown_inside
 from ostools.measure.jacobian.linearisation_run import measured
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, Linearised, differentiated

@@ -18,8 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge
-from ostools.ground.lens import HookPoint
+from ostools.ground import HookPoint, InputError, TransformerBridge
 from ostools.hooks.register import is_observed
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
 from ostools.mitigations.passes import own_windows

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge
-from ostools.ground.errors import OF_A_LEFT_HOOK
-from ostools.ground.lens import BloomBlockBridge, Cache
+from ostools.ground import OF_A_LEFT_HOOK, BloomBlockBridge, Cache, InputError, TransformerBridge
 from ostools.hooks.capture import Record, Reducer
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import is_closed

@@ -25,8 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import TransformerBridge
-from ostools.ground.memory import chunk
+from ostools.ground import TransformerBridge, chunk
 from ostools.measure.passes.batches import TOKENS, Batching, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.passes.output import logit_scale, soft_cap

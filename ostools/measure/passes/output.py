@@ -16,8 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground import InputError, TransformerBridge, short_repr
-from ostools.ground.lens import original_model
+from ostools.ground import InputError, TransformerBridge, original_model, short_repr
 from ostools.hooks.sites import is_closed
 from ostools.measure.passes.contexts import require_no_edits
 from ostools.models import Prompt

@@ -28,8 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ostools import hooks
-from ostools.ground import InputError, Progress, TransformerBridge, chunk, tell
-from ostools.ground.lens import Cache, HookPoint
+from ostools.ground import Cache, HookPoint, InputError, Progress, TransformerBridge, chunk, tell
 from ostools.hooks.register import Order, attached, before_modules
 from ostools.hooks.sites import points
 from ostools.measure.passes.batches import TOKENS, reads_on

@@ -75,10 +75,10 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs in a ratio
     of which rounding stands in place of what is below it: the effect is a bound); active, inactive,
     refused (pairs); reason (of the first refusal); beyond_training (whether every length is, and so
-    none is left out). Intervals are NaN for fewer than three lengths: percentile bootstrap over
-    lengths, expanded for few (`theory.intervals`); of answers whose mean effect is the same at
-    every length, where the bootstrap would be empty, the exact paired interval over the questions
-    (`theory.statistics.answers`).
+    none is left out). Intervals are NaN for fewer than `fewest_at` lengths (six at 95%):
+    percentile bootstrap over lengths, expanded for few (`theory.intervals`); of answers whose mean
+    effect is the same at every one of three lengths or more, where the bootstrap would be empty,
+    the exact paired interval over the questions (`theory.statistics.answers`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [
@@ -151,10 +151,10 @@ def _interval(
     """Interval of the mean over lengths. `changed`, of answers alone: questions gained, lost, and
     all of them.
     """
-    if len(samples) < FEWEST:
-        return np.nan, np.nan
-    if changed is not None and bool((samples == samples[0]).all()):
+    if changed is not None and len(samples) >= FEWEST and bool((samples == samples[0]).all()):
         return paired_difference(*changed, level)
+    if len(samples) < fewest_at(level):
+        return np.nan, np.nan
     wide_level = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
     low, high = bootstrap_mean(

@@ -159,6 +159,7 @@ def generic_bridge(
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)
     bridge.unknown = look_inside(bridge, probe)
+    bridge.eval()  # with the hook points that were put into it
     by_interface = module._can_set_attn_implementation() or bool(without_softmax(bridge))
     # Code that computes otherwise by the name of its attention: DeepSeek 3.2's leaves its selection
     # of keys to functions of other names than "eager" and "sdpa", which would have to know it.

@@ -175,7 +175,7 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
         known_norms[name] = (observed, form)
         observed.hook_in.name, observed.hook_out.name = f"{name}.hook_in", f"{name}.hook_out"
         block = bridge.closed_blocks[int(layer)]
-        setattr(block.theirs.get_submodule(parent), last, observed.eval())
+        setattr(block.theirs.get_submodule(parent), last, observed)
     bridge.norms = known_norms
 
 

@@ -23,11 +23,11 @@ from ostools.ground import (
     NonFiniteError,
     TransformerBridge,
     checked_arguments,
+    chunk,
 )
-from ostools.ground.memory import chunk
 from ostools.hooks.register import FormatError, remove_observers
 from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored
-from ostools.models.describe import metadata_of, named_weights, refuse_processed, remember
+from ostools.models.describe import metadata_of, named_weights, remember, require_as_loaded
 from ostools.models.families import family_of
 from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast, dense
 from ostools.models.precision.scores import check_arithmetic, put_scores
@@ -138,7 +138,7 @@ def _view(
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function,
     and what it reads; None: a cast. Hooks stand at the same hook points.
     """
-    refuse_processed(model)
+    require_as_loaded(model)
     _refuse_patched(model)
     family = family_of(model)
     if family is not None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import TransformerBridge
 
 SMALL = 20_000_000
 """Below this many parameters one thread computes as fast as several."""

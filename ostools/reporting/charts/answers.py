@@ -198,7 +198,10 @@ def difference_chart(result: AnswerDifference) -> Chart:
     tables = {str(side): rows for side, rows in result.curves.groupby("side", sort=False)}
     marks, _ = _two_curves(tables, axes.length_axis(result.curves["length"], _ITEMS))
     title = f"{result.provenance.parameters['task']}: {' and '.join(tables)}"
-    notes = [*result.findings()[:1], "Bands: Wilson's 95% intervals by length."]
+    notes = [*result.findings()[:1]]
+    curves: Frame = result.curves
+    if curves["wilson_low"].notna().any():
+        notes.append("Bands: Wilson's 95% intervals by length.")
     return draw.figure([[draw.panel(marks, _WIDTH, _HEIGHT)]], title, notes)
 
 

@@ -131,7 +131,7 @@ def attention_chart(attention: Attention) -> Chart:
     # Whole pixels a cell: else light seams show between them.
     width = max(count * (_WIDTH // count), min(count, _WIDTH))
     height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
-    x = axes.token_axis([*map(short_word, attention.tokens)], "start", aside)
+    x = axes.token_axis(dict(enumerate(map(short_word, attention.tokens))), "start", aside)
     words = alt.Axis(labelOverlap=True, ticks=False)
     y = alt.Y("head:N", sort=heads, title="layer.head", axis=words)
     data = data.assign(start=data["start"] - 0.5, end=data["end"] - 0.5)

@@ -111,9 +111,7 @@ _DIRECTIONS = {
     NOISING: "noising: corrupt into clean",
     KNOCKOUT: "knockout: this position is not seen",
 }
-_LEFT_OUT = (
-    "Left out: the tokens before the first that differs; nothing patched there changes anything."
-)
+_LEFT_OUT = "Left out: the tokens before the first with an effect."
 _PARTS = {
     RESIDUAL: "the residual stream",
     "attention-out": "attention's output",
@@ -127,15 +125,21 @@ def patching_chart(result: Patching) -> Chart:
     """A panel a direction: layers up, tokens (heads) across, red where a part carries the answer,
     blue against it.
 
-    Of the logit, or of the logit difference. Positions whose parts have no effect anywhere before
-    the first that has some are left out: there both prompts are the same.
+    Of the logit, or of the logit difference. Where the two runs do not have the two answers, not
+    the share of the gap but the effect itself: red is more of the difference. Positions whose parts
+    have no effect anywhere before the first that has some are left out.
     """
     table: Frame = result.frame[result.frame["quantity"] != LOG_P]
     axes.require_finite(table["share"], "patching")
-    cells = _cells(table)
-    largest = max(1.0, float(cells["value"].abs().max()))
+    gap, have_both_answers = gap_words(table)
+    cells = _cells(table, "share" if have_both_answers else "effect")
+    left_out = [_LEFT_OUT] if len(cells) < len(table) else []
+    largest = float(cells["value"].abs().max()) or 1.0
+    legend = gradient("effect on the logit difference")
+    if have_both_answers:
+        largest, legend = max(1.0, largest), gradient("share of the clean-corrupt gap")
     scale = alt.Scale(scheme="redblue", reverse=True, domain=[-largest, largest])
-    colour = alt.Color("value:Q", scale=scale, legend=gradient("share of the clean-corrupt gap"))
+    colour = alt.Color("value:Q", scale=scale, legend=legend)
     words: Looks = {"labelAngle": -90, "labelFontSize": 10, "labelOverlap": False}
     names, directions = list(dict.fromkeys(cells["name"])), cells["direction"].unique().tolist()
     x = axes.names(names, alt.X, "head, or token and its position", **words)
@@ -148,18 +152,18 @@ def patching_chart(result: Patching) -> Chart:
         panels.append([draw.panel(marks, width, height, _DIRECTIONS[direction])])
     part = _PARTS[result.provenance.parameters["what"]]
     title = f"Where {part} carries the logit {patched_logit(table)}"
-    return draw.figure(panels, title, [gap_words(table)[0], _LEFT_OUT], between=18, color="shared")
+    return draw.figure(panels, title, [gap, *left_out], between=18, color="shared")
 
 
-def _cells(table: Frame) -> Frame:
-    """The effects by part, without positions before the first that has some."""
+def _cells(table: Frame, column: str) -> Frame:
+    """That column by part, without positions before the first that has some."""
     first_position = table.loc[table["effect"] != 0, "position"].min()
     rows = table if pd.isna(first_position) else table[table["position"] >= first_position]
     places = rows["token"].map(lambda token: theme.short_word(str(token)))
     places = places.str.cat(rows["positions"].astype(str), sep=" ")
     names = places.where(rows["head"].isna(), rows["head"].astype(str))
     columns = ["direction", "layer", "name", "token", "value", "effect"]
-    return rows.assign(value=rows["share"], name=names)[columns]
+    return rows.assign(value=rows[column], name=names)[columns]
 
 
 _FOREST_WIDTH, _FOREST_ROW = 250, 24
@@ -212,12 +216,18 @@ def study_chart(result: Study) -> Chart:
 def _subtitle(result: Study) -> list[str]:
     parameters = result.provenance.parameters
     lengths, level = parameters["lengths"], parameters["level"]
+    intervals = {
+        "low": f"Thick: {level:.0%} interval over lengths",
+        "verdict_low": f"thin: {parameters['verdict_level']:.2%}, so that all verdicts hold "
+        f"together at {level:.0%}",
+    }
+    effects: Frame = result.effects
+    ends = [words for name, words in intervals.items() if effects[name].notna().any()]
     return [
         f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to "
         f"{lengths[-1]}, seeds: {len(parameters['seeds'])}; right of the line: more of it than "
         "without the mitigation.",
-        f"Thick: {level:.0%} interval over lengths; thin: {parameters['verdict_level']:.2%}, so "
-        f"that all verdicts hold together at {level:.0%}.",
+        f"{'; '.join(ends)}." if ends else "Too few lengths for an interval.",
     ]
 
 

@@ -244,7 +244,7 @@ def attribution_chart(result: Attribution) -> Chart:
     longest, next_one = [*values.abs().nlargest(2), 0.0, 0.0][:2]
     limit = 1.25 * next_one if next_one and longest > _DWARFED * next_one else float("inf")
     rows = token_rows(
-        of.assign(position=range(len(of))),
+        of,
         low=0.0,
         high=values.clip(-limit, limit),
         value=values,
@@ -256,7 +256,7 @@ def attribution_chart(result: Attribution) -> Chart:
     tokens = [f"“{theme.short_word(token)}”" for token in names]
     of_what = "the difference of the logits" if len(tokens) > 1 else "the logit"
     quantity = f"contribution to {of_what}"
-    panel = token_bars(rows, rows["token"].tolist(), hue, quantity, numbered=cut)
+    panel = token_bars(rows, token_labels(of), hue, quantity, numbered=cut)
     notes = [
         f"Cut short: the bar of “{token}”, whose number stands at its end."
         for token in cut["token"]
@@ -289,9 +289,8 @@ def several_chart(result: Sensitivities) -> Chart:
         panels.append(draw.panel(even + marks, 300, 240, NORM_WORDS[str(norm)]))
     _, words = theme.differentiated(result.provenance.parameters)
     notes = (
-        "Mean over the prompts, each by the shares of its own sum. Dotted: an "
-        "even share. Shade: the 95% interval of the mean."
-    )
+        "Mean over the prompts, each by the shares of its own sum. Dotted: an even share."
+    ) + " Shade: the 95% interval of the mean." * bool(table["low"].notna().any())
     title = (
         f"Sensitivity of {words} over {len(result)} prompts, by relative position{of_layer(table)}"
     )

@@ -101,8 +101,11 @@ def _wrong_numbers(result: Evaluation) -> str:
     of 10, each against permuted errors.
     """
     counts = result.wrong_numbers["number"].value_counts()
-    frequent = counts[counts > 1].head(_FAVOURITES)
+    repeated = counts[counts > 1]
+    frequent = repeated.head(_FAVOURITES)
     words = ", ".join(f"{number} ({count} times)" for number, count in frequent.items())
+    if as_often := int((repeated[_FAVOURITES:] == frequent.min()).sum()):
+        words += f", and {as_often} more as often as the last"
     tests = [test for base in (5, 10) if (test := result.heaping(base)) is not None]
     heaped = [
         f"{test.multiples} of {test.wrong} are multiples of {test.base} (expected "
@@ -158,8 +161,10 @@ def _fewest_right(result: Evaluation) -> str:
     if summary["accuracy"].nunique() < 2 or summary["asked"].max() < 2:
         return ""
     worst: Row = summary.loc[summary["accuracy"].idxmin()]
+    ties = int((summary["accuracy"] == worst["accuracy"]).sum()) - 1
+    elsewhere = f", as at {ties} other lengths" if ties else ""
     return (
-        f"Fewest right at {int(worst['length'])} items: {int(worst['right'])} of "
+        f"Fewest right at {int(worst['length'])} items{elsewhere}: {int(worst['right'])} of "
         f"{int(worst['asked'])}, Wilson 95% {number(worst['wilson_low'])} to "
         f"{number(worst['wilson_high'])}."
     )

@@ -225,10 +225,14 @@ def _fall(result: Collapse) -> str:
             f"{span}: from n = {exact} on it is the rounding of float64 itself. The two "
             "representations are the same."
         )
+    evenly, of_all = len(_evenly_spread(curve.index.tolist())), ""
+    if evenly < len(curve):
+        of_all = f"{evenly} evenly spread of the "
     if not trend:
-        return f"{span}; {len(curve)} lengths are too few to claim a trend."
+        return f"{span}; {of_all}{len(curve)} lengths are too few to claim a trend."
+    lengths = f"{of_all}{len(curve)} lengths" if of_all else "lengths"
     return (
-        f"{span}: it {trend}. The median of the last quarter of the lengths is {number(change)} "
+        f"{span}: it {trend}. The median of the last quarter of the {lengths} is {number(change)} "
         f"times that of the first quarter{_rate(curve) if trend == 'falls' else ''}."
     )
 
@@ -278,6 +282,6 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     )
     sentence = (
         f"The distance, measured in float64, {words} (in brackets: median of the last quarter of "
-        "the lengths over that of the first)."
+        "evenly spread lengths over that of the first)."
     )
     return [sentence] if words else []

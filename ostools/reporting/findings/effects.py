@@ -156,7 +156,7 @@ def gap_words(table: Frame) -> tuple[str, bool]:
     )
     if not first["against"] or first["clean"] > 0 > first["corrupt"]:
         return f"{gap}.", True
-    without = "the two runs do not have the two answers. No share is told of such a gap."
+    without = "the two runs do not have the two answers. A share of such a gap says nothing."
     return f"{gap}: {without}", False
 
 
@@ -178,10 +178,12 @@ def _greatest(rows: Frame) -> str:
 _CHANGES = {HELPS: "helps", HURTS: "hurts", LARGER: "raises", SMALLER: "lowers"}
 
 
-def measured_answers(study: Study) -> Frame:
-    """The effects on answers that were measured."""
-    effects: Frame = study.effects
-    return effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
+def answers_without(study: Study) -> tuple[int, int]:
+    """Number of questions whose answer is right without a mitigation, and of all questions."""
+    rows: Frame = study.frame
+    rows = rows[rows["quantity"] == "correct"].dropna(subset=["baseline"])
+    right = rows.drop_duplicates(["length", "seed"])["baseline"]
+    return int(right.sum()), len(right)
 
 
 def study_findings(result: Study) -> list[str]:
@@ -198,17 +200,16 @@ def study_findings(result: Study) -> list[str]:
         for row in changed.to_dict("records")
         if row["verdict"] in _CHANGES
     ]
-    right = [
-        f" Without a mitigation {share:.0%} of the answers are right."
-        for share in measured_answers(result)["baseline"][:1]
-    ]
+    right, questions = answers_without(result)
+    without = f" Without a mitigation {right} of {questions} answers are right."
     outcomes = zip(rows["mitigation"], rows["answers"], strict=True)
     outcome_words = "; ".join(
         f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes
     )
     return present(
         f"{'; '.join(changes) or 'No mitigation is shown to help or to hurt'}.",
-        f"Tried on {result.provenance.parameters['task']}: {outcome_words}.{''.join(right)}",
+        f"Tried on {result.provenance.parameters['task']}: {outcome_words}."
+        f"{without * bool(questions)}",
         where_read(result.provenance.parameters),
         *rows.get("sentence", ()),
     )[:MOST]

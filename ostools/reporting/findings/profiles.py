@@ -4,7 +4,6 @@ prompts, attention, changes, a logit's parts.
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from ostools.ground import number
@@ -64,20 +63,18 @@ def bounds_findings(result: Bounds) -> list[str]:
 
 
 def prompts_findings(result: Sensitivities) -> list[str]:
-    """The mean share of the first, the middle and the last third of the prompts, a sentence a
-    source and norm.
+    """The mean share of the first, the middle and the last third of the prompts (halves, where one
+    has two tokens), a sentence a source and norm.
     """
-    table = result.over_position()
+    parts = min(3, result.over_position()["bin"].nunique())
+    table = result.over_position(parts)
     lowest: Frame = table[table["layer"] == table["layer"].min()]
     sentences = []
     for (source, norm), rows in lowest.groupby(["source", "norm"], sort=False):
-        thirds = [
-            part.mean() for part in np.array_split(rows["mean"].to_numpy(float), 3) if len(part)
-        ]
         sentences.append(
-            f"{source}, {NORMS[str(norm)]}{of_layer(lowest)}, a token's share of the sum "
-            f"over an even share, mean over {len(result)} prompts, from the first to the last "
-            f"third: {', '.join(map(number, thirds))}."
+            f"{source}, {NORMS[str(norm)]}{of_layer(lowest)}, a token's share of the sum over an "
+            f"even share, mean over {len(result)} prompts, from the first to the last "
+            f"{('prompt', 'half', 'third')[parts - 1]}: {', '.join(map(number, rows['mean']))}."
         )
     return sentences[:MOST]
 
@@ -140,7 +137,7 @@ def change_findings(result: Change) -> list[str]:
         f"correlation of the two profiles {row['spearman']:.2f}."
         for row in summary.to_dict("records")
     ]
-    left_out = int(table["ratio"].isna().sum())
+    left_out = int(table.loc[table["layer"] == table["layer"].min(), "ratio"].isna().sum())
     differ = ", ".join(result.provenance.parameters["differ"]) or "neither model nor edits"
     return present(
         *ratios[: MOST - 2],

@@ -127,7 +127,8 @@ def measure(
 ) -> Measurements:
     """Results of the sections; None: of all but what takes long at this size (`only_by_name`)."""
     ids, shape = tuple(prompt.ids.tolist()), Shape.of(model)
-    # One pass holds all lengths of ones. They go on past the sliding window, save in a quick report.
+    # One pass holds all lengths of ones, which go on past the sliding window; not in a quick
+    # report.
     sliding = () if quick else own_windows(model).values()
     windows = [window for window in sliding if window <= LONGEST_WINDOW]
     of_ones = sorted({*lengths, *range(32, max(windows, default=0) + 32, 32)})

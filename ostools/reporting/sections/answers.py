@@ -11,7 +11,7 @@ from ostools.measure.probes.wrong_answers import HIDDEN, NONE_WRONG, UNTOLD, WRO
 from ostools.measure.study.verdicts import HELPS, UNCHANGED
 from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.reporting.findings.answers import answer_counts, error_verdict, task_of
-from ostools.reporting.findings.effects import measured_answers
+from ostools.reporting.findings.effects import answers_without
 from ostools.reporting.page.section import DETECTED, NOT_DETECTED, OPEN, UNTESTED, Part, block
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.records import (
@@ -143,8 +143,8 @@ def _studies(plan: ReportPlan) -> Calls:
 
 def _study_state(results: list[Study]) -> str:
     """Not tested where every answer is right without one: nothing can help there."""
-    kinds, answers = set(results[0].verdicts["answers"]), measured_answers(results[0])
-    if answers.empty or float(answers["baseline"].iloc[0]) == 1 or kinds <= {UNCHANGED}:
+    kinds, (right, questions) = set(results[0].verdicts["answers"]), answers_without(results[0])
+    if right == questions or kinds <= {UNCHANGED}:
         return UNTESTED
     return DETECTED if HELPS in kinds else OPEN if UNDECIDED_ANSWERS in kinds else NOT_DETECTED
 

@@ -9,7 +9,7 @@ negative values are refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -152,13 +152,15 @@ def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
 
 
 def token_axis(
-    tokens: Sequence[str], field: str = "position", aside: Sequence[int | float] = ()
+    tokens: Mapping[int, str], field: str = "position", aside: Sequence[int | float] = ()
 ) -> alt.X:
-    """The positions of a prompt, each with its token where there is room, and half a token more on
-    both sides. aside: tokens whose names are pale.
+    """The positions from the first to the last of these, each with its token where there is room,
+    and half a token more on both sides. aside: tokens whose names are pale.
     """
-    step = -(-len(tokens) // TOKENS_NAMED)
-    places = list(range(len(tokens) - 1, -1, -step))[::-1]  # the last token always has its name
+    first, last = min(tokens, default=0), max(tokens, default=0)
+    step = -(-(last - first + 1) // TOKENS_NAMED)
+    # The last token always has its name.
+    places = [place for place in sorted(tokens) if (last - place) % step == 0]
     pale: Any = {
         "condition": {"test": f"indexof({list(aside)}, datum.value) >= 0", "value": 0.5},
         "value": 1,
@@ -176,7 +178,7 @@ def token_axis(
         labelLimit=0,
         labelOpacity=pale if aside else alt.Undefined,
     )
-    scale = alt.Scale(domain=[-0.5, max(len(tokens) - 1, 1) + 0.5], nice=False)
+    scale = alt.Scale(domain=[first - 0.5, max(last, first + 1) + 0.5], nice=False)
     return alt.X(f"{field}:Q", scale=scale, axis=axis)
 
 

@@ -242,18 +242,20 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
     groups = [rows for _, rows in table.groupby([*columns, *MADE_BY], sort=False)]
     parts: list[Part] = []
     finding_rows: list[list[str]] = []
+    block_count = 0
     for rows in _longest(groups, columns) if "length" in look.by else groups:
         title = _title(rows, table, columns)
         try:
             result = _result(sweep, measurement, rows)
             finding_rows.append([*map(str, rows[columns].iloc[0]), *result.findings()[:1]])
-            if len(parts) < MOST_BLOCKS:
-                parts.append(block(result, f"{name}-{len(parts)}", title, title=title))
+            if block_count < MOST_BLOCKS:
+                parts.append(block(result, f"{name}-{block_count}", title, title=title))
+                block_count += 1
         except UNREADABLE as error:
             why = f"This could not be drawn from what is stored: {reason_of(error)}"
             parts.append(Part(title=title, findings=[why]))
     every = Table(f"{nav}: every result", [*columns, "finding"], finding_rows)
-    note = f"Drawn are {len(parts)} of {len(groups)} results."
+    note = f"Drawn are {block_count} of {len(groups)} results."
     return Section(name, look.title, nav, look.lead, [Part(tables=[every], notes=[note]), *parts])
 
 

@@ -2,8 +2,6 @@
 and what is refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +13,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.hooks import Head
 from ostools.measure.ablation import ablation as module
 from ostools.measure.ablation.questions import (
@@ -27,8 +24,7 @@ from ostools.measure.ablation.questions import (
 )
 from ostools.measure.answers.answers import answer_log_probability
 from ostools.measure.position import answer_text, line_ids
-from ostools.measure.task_prompt import render_prompt
-from ostools.models import Prompt
+from ostools.results import Provenance
 from tests.checkpoints import Family, make_model, tiny_model
 from tests.sets import quick
 
@@ -51,7 +47,7 @@ def rows(result: ost.measure.Ablation, quantity: str) -> Any:
 def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> None:
     form = ost.tasks.task("copy-first")
     result = ost.ablation(tiny, form, lengths=[3], measures=["collapse"])
-    prompts = [render_prompt(tiny, form, n).prompt for n in (3, 4)]
+    prompts = [ost.measure.render_prompt(tiny, form, n).prompt for n in (3, 4)]
 
     def distance() -> float:
         outputs = []
@@ -95,8 +91,7 @@ def test_a_small_ablation_does_what_is_predicted(what: Any) -> None:
 
 def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> None:
     model = tiny_model("gemma", seed=3, **TINY, fresh=True)
-    with torch.no_grad():
-        model.blocks[1].attn.o.original_component.weight[:, 4:8] = 0  # pyright: ignore
+    model.blocks[1].attn.o.original_component.weight[:, 4:8] = 0  # pyright: ignore
     assert (model.W_O[1, 1] == 0).all()
     found: Any = ost.ablation(model, "copy-first", lengths=[2], targets=[(1, 1), (1, 2)])
     silent = found.frame[found.frame["target"] == "L1H1"]
@@ -143,7 +138,7 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(
     }
     columns |= {"value": -1.0, "ablated": REAL - 1.0, "effect": REAL, "predicted_effect": predicted}
     frame = pd.DataFrame(columns)
-    found = ost.measure.Ablation(frame, ost.results.Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
+    found = ost.measure.Ablation(frame, Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
     (row,) = found.agreement.to_dict("records")
     assert (row["words"], row["believed"]) == (words, words.startswith("believed"))
     assert found.findings()[1] == f"First order of log p of the answer, n = 3, seed 0 is {words}."
@@ -152,8 +147,7 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(
 @pytest.mark.parametrize("begun", quick([False, True], True))
 def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -> None:
     spec, how = "copy-first:hint=true", {"what": "edges", "top": 6, "measures": ["answers"]}
-    found = ost.ablation(embedded, spec, lengths=[8], prefilled=begun, **how)
-    frame: Any = found.frame
+    frame: Any = ost.ablation(embedded, spec, lengths=[8], prefilled=begun, **how).frame
     form = ost.tasks.task(spec)
     question = of_task(embedded, form, 8, 0, ["answers"], prefilled=begun, chat=None)
     with torch.no_grad(), hooks.capture(embedded, "pattern") as record:
@@ -165,12 +159,11 @@ def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -
     assert (frame["query"] == len(question.prompt) - 1).all()
     for row in frame.to_dict("records"):
         with hooks.ablate_edges(embedded, [(row["layer"], row["head"], row["query"], row["key"])]):
-            measure = question.measures["answers"]
-            assert measure.value(embedded) == row["ablated"]
+            assert question.measures["answers"].value(embedded) == row["ablated"]
 
 
 def test_a_contrast_is_the_difference_of_two_logits(tiny: TransformerBridge) -> None:
-    prompt = Prompt.from_ids(tiny, IDS)
+    prompt = ost.Prompt.from_ids(tiny, IDS)
     options: dict[str, Any] = {"prompt": prompt, "targets": [(0, 1), (1, 3)]}
     contrast = ost.ablation(tiny, **options, logit=(7, 9), measures="answers")
     alone = ost.ablation(tiny, **options, logit=7)
@@ -184,7 +177,7 @@ def test_a_contrast_is_the_difference_of_two_logits(tiny: TransformerBridge) -> 
 
 
 def test_refusals(tiny: TransformerBridge) -> None:
-    prompt = Prompt.from_ids(tiny, IDS)
+    prompt = ost.Prompt.from_ids(tiny, IDS)
     edge: dict[str, Any] = {"what": "edges", "targets": [(0, 0, 9, 3)]}
     cases: list[tuple[str, Any, dict[str, Any]]] = [
         ("what: expected .*, found 'head': did you mean 'heads'", "copy-first", {"what": "head"}),
@@ -208,6 +201,7 @@ def test_refusals(tiny: TransformerBridge) -> None:
         ("found 'answers': .* give logit, its token", None, {"prompt": prompt, "what": "edges"}),
         (r"layers .* out of 0\.\.1, found \[2\]", None, {"prompt": prompt, "targets": [(2, 0)]}),
         (r"expected \(layer, head\), found \(0,\)", None, {"prompt": prompt, "targets": [(0,)]}),
+        ("targets: expected at least one", None, {"prompt": prompt, "logit": 7, "targets": []}),
         (
             "0 <= key <= query, found query 2, key 3",
             None,
@@ -230,14 +224,14 @@ def test_refusals(tiny: TransformerBridge) -> None:
         ),
     ]
     for match, task, options in cases:
-        with pytest.raises((InputError, hooks.HookError), match=match):
+        with pytest.raises((ost.InputError, hooks.HookError), match=match):
             ost.ablation(tiny, task, **options)
 
 
 def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBridge) -> None:
-    prompt = Prompt.from_ids(tiny, [60, 60])
+    prompt = ost.Prompt.from_ids(tiny, [60, 60])
     words = r"expected a pair that is apart, found .* rounding in float32"
-    with hooks.ablate_layers(tiny, [0, 1]), pytest.raises(InputError, match=words):
+    with hooks.ablate_layers(tiny, [0, 1]), pytest.raises(ost.InputError, match=words):
         ost.ablation(tiny, prompt=prompt, measures=["collapse"])
 
 
@@ -253,9 +247,11 @@ def test_parts_that_an_earlier_version_replaced_by_their_mean_are_refused(
     tiny: TransformerBridge,
 ) -> None:
     """Its column `method` is read no more: the rows would be shown as parts taken out."""
-    result = ost.ablation(tiny, prompt=Prompt.from_ids(tiny, IDS), targets=[(0, 0)])
+    result = ost.ablation(tiny, prompt=ost.Prompt.from_ids(tiny, IDS), targets=[(0, 0)])
     assert replace(result, frame=result.frame.assign(method="zero")).top(1) is not None
-    with pytest.raises(InputError, match="found parts replaced by their mean, which an earlier"):
+    with pytest.raises(
+        ost.InputError, match="found parts replaced by their mean, which an earlier"
+    ):
         replace(result, frame=result.frame.assign(method="mean"))
 
 
@@ -263,14 +259,11 @@ def test_parts_that_an_earlier_version_replaced_by_their_mean_are_refused(
 def test_distances_and_probabilities_against_hugging_face(family: Family) -> None:
     model = tiny_model(family, seed=5, **SMALL)
     plain: Any = make_model(family, seed=5, **SMALL)
-    with torch.no_grad():
-        first, second = (
-            plain(ids[None], output_hidden_states=True).hidden_states[-1][0, -1]
-            for ids in (PROMPT, LONGER)
-        )
-        logits = (
-            plain(torch.cat([PROMPT, torch.tensor([80])])[None]).logits[0].double().log_softmax(-1)
-        )
+    first, second = (
+        plain(ids[None], output_hidden_states=True).hidden_states[-1][0, -1]
+        for ids in (PROMPT, LONGER)
+    )
+    logits = plain(torch.cat([PROMPT, torch.tensor([80])])[None]).logits[0].double().log_softmax(-1)
     distance = pair_distance(PROMPT, LONGER).value(model)
     assert distance == pytest.approx(float((first - second).norm()), rel=1e-5)
     probability = log_probability(PROMPT, torch.tensor([80, 81]), None).value(model)
@@ -279,7 +272,7 @@ def test_distances_and_probabilities_against_hugging_face(family: Family) -> Non
 
 def test_the_answer_has_the_probability_that_evaluation_reports() -> None:
     model = tiny_model("llama", seed=6, **SMALL)
-    posed = render_prompt(model, ost.tasks.task("copy-first"), 5, chat=False)
+    posed = ost.measure.render_prompt(model, ost.tasks.task("copy-first"), 5, chat=False)
     question = of_task(model, posed.task, 5, 0, ["answers"], prefilled=False, chat=False)
     found = question.measures["answers"].value(model)
     text = answer_text(posed)

@@ -2,18 +2,15 @@
 answers of known texts.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import torch
 
+import ostools as ost
 from ostools import hooks
 from ostools.measure.answers.answers import Answer, answers
-from ostools.models import encode
-from ostools.tasks import AppendixTask
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model
 from tests.measure.steps import step_logits, without_ends
 
@@ -22,7 +19,7 @@ TEXTS = ("How many ones? 1111", "How many ones? 1101", "the in he a the")
 
 def is_greedy(model, text: str, answer: Answer) -> bool:
     """Whether every token of an answer is the most likely one behind the whole text before it."""
-    logits = step_logits(model, encode(model, text).ids.tolist(), answer.ids[:-1])
+    logits = step_logits(model, ost.encode(model, text).ids.tolist(), answer.ids[:-1])
     return tuple(logits.argmax(-1).tolist()) == answer.ids
 
 
@@ -33,11 +30,10 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
     own = make_model(family, seed=3, scale=1.5)
     found = answers(model, TEXTS, max_new_tokens=8)
     for text, answer in zip(TEXTS, found, strict=True):
-        ids = encode(model, text).ids[None]
+        ids = ost.encode(model, text).ids[None]
         options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
         written: Any = own.generate(ids, attention_mask=torch.ones_like(ids), **options)  # pyright: ignore[reportCallIssue]
-        assert answer.ids == tuple(written[0, ids.shape[1] :].tolist())
-        assert answer.ended == "length"
+        assert (answer.ids, answer.ended) == (tuple(written[0, ids.shape[1] :].tolist()), "length")
     assert len({answer.ids for answer in found}) > 1
 
 
@@ -100,7 +96,7 @@ def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step(
 ) -> None:
     model = tiny_model("gemma", seed=1, fresh=True)
     without_ends(model)
-    length, shapes = len(encode(model, TEXTS[0]).ids), shapes_read(model, monkeypatch)
+    length, shapes = len(ost.encode(model, TEXTS[0]).ids), shapes_read(model, monkeypatch)
     answers(model, TEXTS[:1], max_new_tokens=4)
     assert [tokens for _, tokens in shapes] == [length, 1, 1, 1]
     shapes.clear()
@@ -119,7 +115,7 @@ def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step(
 
 
 def test_answers_end_at_their_own_stop_and_keep_all_that_was_written(embedded) -> None:
-    prompt = AppendixTask("count-ones").prompt(12)
+    prompt = ost.tasks.AppendixTask("count-ones").prompt(12)
     (whole,) = answers(embedded, [prompt], max_new_tokens=24)
     stops = [lambda text: " maths" in text, lambda text: False]
     cut, other = answers(embedded, [prompt] * 2, max_new_tokens=24, stops=stops)

@@ -1,25 +1,34 @@
 """The value that is read in a free answer, on texts of real models and texts typical of chat models
-(answers.jsonl).
+(answers.jsonl), and behind thoughts, which are counted apart.
 """
 
-from __future__ import annotations
-
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import line_written
+import ostools as ost
+from ostools.measure.answers import evaluate as asking
+from ostools.measure.answers.answers import Answer, line_written
 from ostools.measure.answers.judging import AnswerVerdict, judge
-from ostools.measure.answers.reading import reader_of
+from ostools.measure.answers.reading import (
+    CUT_OFF,
+    HAS_ANSWER,
+    SOMETHING_ELSE,
+    ParsedAnswer,
+    reader,
+    reader_of,
+)
 from ostools.measure.hosted.answer_file import without_stop_tokens
 from ostools.tasks import task
 from ostools.tasks.questions import question
 from tests.measure.answers.test_reading import answer, posed
+from tests.models.chat.templates import Template, on_template, with_template
 from tests.sets import quick
 
 TEXTS = [
@@ -32,7 +41,9 @@ tasks.
 
 
 def read(row: dict) -> AnswerVerdict:
-    return judge(question(task(row["task"]), row["length"]), answer(row["text"], row["ended"]))
+    return judge(
+        question(ost.tasks.task(row["task"]), row["length"]), answer(row["text"], row["ended"])
+    )
 
 
 def test_no_answer_of_a_real_model_is_read_as_right_in_which_a_person_reads_none() -> None:
@@ -80,7 +91,7 @@ def test_a_grade_judges_by_its_own_rule_and_the_strict_column_stays() -> None:
     in_words = answer("There are twelve.")
     graded = judge(posed("count-ones"), in_words, lambda _, text: "twelve" in text)
     assert (graded.correct, graded.content, graded.content_correct) == (False, None, True)
-    with pytest.raises(InputError, match="grade: expected True or False, found 1"):
+    with pytest.raises(ost.InputError, match="grade: expected True or False, found 1"):
         judge(posed("count-ones"), in_words, lambda _, text: 1)  # pyright: ignore[reportArgumentType]
 
 
@@ -147,3 +158,73 @@ def test_ten_times_the_text_takes_about_ten_times_as_long(name: str) -> None:
     """A quadratic reader takes a hundred times as long: 30 is far from both."""
     short, long = seconds(LONG[name](4_000)), seconds(LONG[name](40_000))
     assert long < 30 * max(short, 1e-3)
+
+
+HARMONY = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{}"
+THOUGHTS = {
+    "tags": "<think>\nOne: {} 7\n</think>\n\n{}",
+    "tags in brackets": "[THINK]{} 7[/THINK]{}",
+    "channels": HARMONY,
+}
+
+
+def _read(text: str, ended: str = "eos", prompt: str = "") -> ParsedAnswer:
+    form = task("count-ones")
+    return reader(form, form.items(5), prompt).read(text, ended)
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_the_answer_stands_behind_the_thoughts(name: str) -> None:
+    text = THOUGHTS[name].format(MATHS, f"{MATHS} 5")
+    found = _read(text)
+    assert (found.kind, found.number) == (HAS_ANSWER, 5)
+    form = task("count-ones")
+    assert text[reader(form, form.items(5)).answer_start(text) :].strip() == f"{MATHS} 5"
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_thoughts_that_never_end_are_cut_off_whatever_they_say(name: str) -> None:
+    thought = THOUGHTS[name].format(f"{MATHS} 5\n", "").rsplit("<|end|>", 1)[0]
+    for close in ("</think>", "[/THINK]"):
+        thought = thought.replace(close, "")
+    form = task("count-ones")
+    reading = reader(form, form.items(5))
+    assert _read(thought, "length").kind == CUT_OFF
+    assert _read(thought).kind == SOMETHING_ELSE
+    assert not reading.closed(thought)  # generation goes on
+
+
+def _said(monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> None:
+    def answers(model: Any, prompts: Any, **options: Any) -> list[Answer]:
+        ids = tuple(model.tokenizer(text, add_special_tokens=False).input_ids)
+        return [Answer(ids, text, ended) for _ in prompts]  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(asking, "answers", answers)
+
+
+def test_a_model_that_thinks_has_no_probability_of_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer does not stand right behind the prompt."""
+    text = f"<think>\nfive, é\n</think>{MATHS} 5\n"
+    _said(monkeypatch, text, "stop")
+    found = ost.evaluate(
+        on_template("qwen-3"), "count-ones", lengths=[5], thinking=True, system="Be short."
+    )
+    row: Any = found.frame.iloc[0]
+    assert (row["kind"], row["text"], math.isnan(row["log_probability"])) == (
+        HAS_ANSWER,
+        text,
+        True,
+    )
+    asked = found.provenance.parameters
+    assert (asked["chat"], asked["system"], asked["thinking"]) == (True, "Be short.", "on")
+
+
+def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:
+    source = "{{ '<|u|>' + messages[-1]['content'] + '<|a|><think>\n' }}"
+    model = with_template(Template(source, ("<|u|>", "<|a|>")))
+    with pytest.raises(
+        ost.InputError, match="with which the model thinks first: ask without it, chat=False"
+    ):
+        ost.ablation(model, task="copy-first", lengths=[3], what="layers")

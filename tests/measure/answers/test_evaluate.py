@@ -1,6 +1,6 @@
-"""Rows of `evaluate`, what its intervals are of, when a mitigation acted, and what is refused."""
-
-from __future__ import annotations
+"""Rows of `evaluate`, what its intervals are of, when a mitigation acted, and what is refused; how
+answers are elicited: worked examples for a base model, its template for a chat model.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +13,22 @@ import pytest
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answer_log_probability, answers
-from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.measure.position import answer_text
-from ostools.measure.task_prompt import render_prompt
+from ostools.measure.task_prompt import (
+    EXAMPLES,
+    elicit,
+    elicitation_for,
+    few_shot_text,
+    render_prompt,
+    worked_examples,
+)
 from ostools.mitigations import Mitigation, MitigationError, SlidingWindow
-from ostools.tasks import task
+from ostools.tasks import APPENDIX_NAMES, task
+from ostools.tasks.questions import question
 from ostools.theory.statistics.intervals import wilson
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.measure.steps import without_ends
 
 
@@ -125,9 +131,9 @@ def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
     without_ends(model)
     tokens = len(render_prompt(model, BARE, 3).prompt.ids)
     options: Any = {"lengths": (3,), "max_new_tokens": 9}
-    assert evaluate(model, BARE, **options).frame["ended"].tolist() == ["length"]
+    assert ost.evaluate(model, BARE, **options).frame["ended"].tolist() == ["length"]
     for window, status in ((tokens, "active"), (tokens + 7, "active"), (tokens + 8, "inactive")):
-        found = evaluate(model, BARE, mitigation=SlidingWindow(window), **options)
+        found = ost.evaluate(model, BARE, mitigation=SlidingWindow(window), **options)
         assert found.frame["status"].tolist() == [status]
 
 
@@ -149,14 +155,14 @@ def test_every_step_is_verified() -> None:
     model = tiny_model("gemma", seed=3)
     tokens = len(render_prompt(model, BARE, 3).prompt.ids)
     with pytest.raises(MitigationError, match="Watched: broken"):
-        evaluate(model, BARE, mitigation=Watched(), lengths=(3,), max_new_tokens=4)
+        ost.evaluate(model, BARE, mitigation=Watched(), lengths=(3,), max_new_tokens=4)
     assert shapes[:4] == [(tokens, tokens)] * 2 + [(1, tokens + 1)] * 2
 
 
 def test_reasoning_has_room_and_no_probability(embedded) -> None:
-    found = evaluate(embedded, "count-ones:mode=cot-zero-shot", lengths=(3,))
+    found = ost.evaluate(embedded, "count-ones:mode=cot-zero-shot", lengths=(3,))
     parameters = found.provenance.parameters
-    plain = evaluate(embedded, "count-ones", lengths=(3,)).provenance.parameters
+    plain = ost.evaluate(embedded, "count-ones", lengths=(3,)).provenance.parameters
     assert parameters["max_new_tokens"] == plain["max_new_tokens"] + 256
     assert (parameters["probability"], plain["probability"]) == (False, True)
     assert found.frame["mode"].tolist() == ["cot-zero-shot"]
@@ -174,5 +180,78 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
     ],
 )
 def test_refuses(embedded, options: dict, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        evaluate(embedded, **({"task": "count-ones", "lengths": (3,)} | options))
+    refused(words, ost.evaluate, embedded, **({"task": "count-ones", "lengths": (3,)} | options))
+
+
+CHAT_TOKENIZER = type("Tokenizer", (), {"chat_template": "{{ messages }}"})()
+BASE_TOKENIZER = type("Tokenizer", (), {"chat_template": None})()
+
+
+def test_the_default_goes_by_the_kind_of_model() -> None:
+    form, reasoning = task("count-ones"), task("count-ones:mode=cot-few-shot")
+    assert elicitation_for(form, CHAT_TOKENIZER, None, None, None) == "chat"
+    assert elicitation_for(form, BASE_TOKENIZER, None, None, None) == "few-shot"
+    assert elicitation_for(form, BASE_TOKENIZER, {"count-ones": 8}, None, None) == "zero-shot"
+    assert elicitation_for(reasoning, BASE_TOKENIZER, None, None, None) == "zero-shot"
+    assert elicitation_for(form, CHAT_TOKENIZER, None, "few-shot", None) == "few-shot"
+    assert elicitation_for(form, CHAT_TOKENIZER, None, None, False) == "zero-shot"
+    refused("leave chat out", elicitation_for, form, CHAT_TOKENIZER, None, "zero-shot", True)
+    with pytest.raises(ost.InputError, match="asks for reasoning"):
+        elicitation_for(reasoning, BASE_TOKENIZER, None, "few-shot", None)
+
+
+@pytest.mark.parametrize("name", [*APPENDIX_NAMES, "retrieve-at-position"])
+def test_examples_are_the_same_task_with_other_sequences(name: str) -> None:
+    for length in (5, 3, 9):
+        asked = question(task(name), length)
+        examples = worked_examples(asked, None)
+        sequences = [one.task.items(one.length, one.seed) for one in examples]
+        assert len(examples) == EXAMPLES
+        assert len({*sequences, asked.task.items(length)}) == EXAMPLES + 1
+        if length == 9:
+            # A copy's answer must not be the same in every example.
+            assert len({one.key for one in examples}) > 1
+        prompt, prefill = few_shot_text(asked, None)
+        assert prompt.endswith(asked.text + asked.task.lead)
+        assert asked.line.startswith(prefill)
+        assert all(f"{one.text}{asked.task.lead}{one.line}\n\n" in prompt for one in examples)
+
+
+def test_a_mitigation_rewrites_the_examples_too() -> None:
+    from ostools.mitigations import Hint, Separator
+
+    form = task("count-ones")
+    for mitigation, mark in ((Separator(every=2), "11,1"), (Hint(), Hint().text)):
+        asked = question(form, 4, mitigation=mitigation)
+        assert few_shot_text(asked, mitigation)[0].count(mark) >= 1 + EXAMPLES
+
+
+def test_a_few_shot_answer_is_the_rest_of_the_line_and_so_is_what_is_scored() -> None:
+    model = tiny_model("llama", context=1024)
+    form = task("count-ones")
+    posed = elicit(model, form, 4, "few-shot")
+    assert posed.prefill is not None
+    assert posed.prompt.text is not None
+    assert posed.prompt.text.endswith(posed.prefill)
+    assert posed.prefill + answer_text(posed) == posed.line
+    (score,) = answer_log_probability(model, [posed.prompt], [answer_text(posed)])
+    found = ost.evaluate(model, form, lengths=[4, 6], elicitation="few-shot", max_new_tokens=4)
+    frame: Any = found.frame
+    assert frame["elicitation"].tolist() == ["few-shot"] * 2
+    assert frame["log_probability"].iloc[0] == pytest.approx(score)
+    assert found.provenance.parameters["examples"] == EXAMPLES
+    bare: Any = ost.evaluate(
+        model, form, lengths=[4], elicitation="zero-shot", max_new_tokens=4
+    ).frame
+    assert bare["tokens"].iloc[0] < frame["tokens"].iloc[0]
+
+
+def test_an_exact_cycle_stops_an_answer_and_is_named() -> None:
+    """A model with a last layer norm of zero writes the same token for ever."""
+    model = tiny_model("llama", fresh=True)
+    model.ln_final.weight.zero_()
+    prompts = [model.tokenizer.decode([5]) + "a", "b"]
+    cut = answers(model, prompts, max_new_tokens=20)
+    assert [(one.ended, len(one.ids)) for one in cut] == [("length", 20)] * 2
+    found = answers(model, prompts, max_new_tokens=20, cycles=[6, 9])
+    assert [(one.ended, len(one.ids)) for one in found] == [("repeats", 7), ("repeats", 10)]

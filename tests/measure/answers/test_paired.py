@@ -2,8 +2,6 @@
 is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +10,6 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.answers.result import AnswerDifference, Evaluation, from_rows
 from ostools.theory.statistics.answers import mcnemar, paired_difference
 from tests.reporting.made import made_evaluation
@@ -138,7 +135,7 @@ def test_questions_without_an_answer_or_an_acting_mitigation_are_left_out_and_co
 )
 def test_other_questions_are_refused(second: Evaluation, message: str) -> None:
     with pytest.raises(
-        InputError, match=f"compare: expected two evaluations of the same questions, {message}"
+        ost.InputError, match=f"compare: expected two evaluations of the same questions, {message}"
     ):
         ost.compare(asked([True] * 3), second)
 
@@ -148,7 +145,7 @@ def test_several_answers_to_one_prompt_are_no_questions() -> None:
     several = asked([True, False])
     several = replace(several, frame=pd.concat([several.frame] * 3, ignore_index=True))
     for pair in ((several, asked([True, False])), (asked([True, False]), several)):
-        with pytest.raises(InputError, match="found several answers to a prompt"):
+        with pytest.raises(ost.InputError, match="found several answers to a prompt"):
             ost.compare(*pair)
-    with pytest.raises(InputError, match="expected one answer to each prompt, found several"):
+    with pytest.raises(ost.InputError, match="expected one answer to each prompt, found several"):
         from_rows(several.frame, several.provenance)

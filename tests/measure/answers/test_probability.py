@@ -2,8 +2,6 @@
 cut a line.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from typing import Any
@@ -13,14 +11,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answer_log_probability, answers
 from ostools.measure.position import answer_text, line_ids
-from ostools.measure.task_prompt import render_prompt
-from ostools.models import Prompt, encode
-from ostools.tasks import task
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, refused, tiny_model
 from tests.measure.steps import step_logits
 from tests.sets import quick
 
@@ -55,8 +50,8 @@ def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> Non
     model = tiny_model(family, seed=3, scale=1.5, dtype=dtype)
     found = answer_log_probability(model, TEXTS, LINES)
     for text, line, log_p in zip(TEXTS, LINES, found, strict=True):
-        ids = encode(model, text).ids.tolist()
-        both = encode(model, text + line).ids.tolist()
+        ids = ost.encode(model, text).ids.tolist()
+        both = ost.encode(model, text + line).ids.tolist()
         assert both[: len(ids)] == ids
         expected = one_by_one(model, ids, both[len(ids) :], ends_of(model))
         assert log_p == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-10)
@@ -85,7 +80,7 @@ def test_a_line_is_scored_under_the_edit_and_leaves_the_answer_as_it_is(edit: An
         scored = answers(model, TEXTS, max_new_tokens=6, lines=LINES)
         assert [answer.ids for answer in scored] == [answer.ids for answer in alone]
         for text, line, answer in zip(TEXTS, LINES, scored, strict=True):
-            prompt = encode(model, text)
+            prompt = ost.encode(model, text)
             ids = list(line_ids(model, prompt, line))
             expected = one_by_one(model, prompt.ids.tolist(), ids, ends_of(model))
             assert answer.log_probability == pytest.approx(expected, rel=1e-10)
@@ -105,10 +100,10 @@ def joining_tokenizer(joined: tuple[str, str] = (".", "\n")) -> PreTrainedTokeni
 def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None:
     model = tiny_model("llama", seed=5, fresh=True)
     model.tokenizer = joining_tokenizer()
-    prompt = encode(model, "a.")
-    assert line_ids(model, encode(model, "a"), "\n1") == (2, 6)
+    prompt = ost.encode(model, "a.")
+    assert line_ids(model, ost.encode(model, "a"), "\n1") == (2, 6)
     assert line_ids(model, prompt, "\n1") == (2, 6)
-    assert line_ids(model, Prompt.from_ids(model, prompt.ids), "\n1") == (2, 6)
+    assert line_ids(model, ost.Prompt.from_ids(model, prompt.ids), "\n1") == (2, 6)
     found = answer_log_probability(model, [prompt], ["\n1"])
     ends = {2} | ends_of(model) - {3}
     assert found[0] == pytest.approx(one_by_one(model, prompt.ids.tolist(), [2, 6], ends), rel=1e-5)
@@ -117,7 +112,8 @@ def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None
 def test_in_a_chat_the_line_is_open_already() -> None:
     model = tiny_model("gemma")
     chatty, plain = (
-        render_prompt(model, task("copy-last"), 3, chat=chat) for chat in (True, False)
+        ost.measure.render_prompt(model, ost.tasks.task("copy-last"), 3, chat=chat)
+        for chat in (True, False)
     )
     assert answer_text(chatty) == chatty.line
     assert answer_text(plain) == "\n" + plain.line
@@ -137,20 +133,18 @@ def test_in_a_chat_the_line_is_open_already() -> None:
     ],
 )
 def test_refuses(prompts: list[str], lines: list[str], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        answer_log_probability(tiny_model("gemma"), prompts, lines)
+    refused(words, answer_log_probability, tiny_model("gemma"), prompts, lines)
 
 
 def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tiny_model("llama", seed=5, fresh=True)
-    with pytest.raises(InputError, match="holds a control token"):
-        line_ids(model, Prompt.from_ids(model, [7]), "<eos>")
+    refused("holds a control token", line_ids, model, ost.Prompt.from_ids(model, [7]), "<eos>")
     model.tokenizer = joining_tokenizer(("\n", "b"))
-    with pytest.raises(InputError, match="joins 'b1' with the text before it"):
-        line_ids(model, Prompt.from_ids(model, [4]), "b1")
-    model.tokenizer.eos_token, prompt = None, Prompt.from_ids(model, [4])
+    with pytest.raises(ost.InputError, match="joins 'b1' with the text before it"):
+        line_ids(model, ost.Prompt.from_ids(model, [4]), "b1")
+    model.tokenizer.eos_token, prompt = None, ost.Prompt.from_ids(model, [4])
     monkeypatch.setattr(
         model.tokenizer,
         "convert_ids_to_tokens",
@@ -158,7 +152,7 @@ def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(
     )
     own: Any = model.original_model
     own.generation_config.eos_token_id = None
-    with pytest.raises(InputError, match="a token that ends a text or a line, found none"):
+    with pytest.raises(ost.InputError, match="a token that ends a text or a line, found none"):
         answer_log_probability(model, [prompt], ["1"])
 
 

@@ -1,7 +1,5 @@
 """Head scores: against loops over the weights of every family."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -9,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.attention.heads import SCORES, head_scores, pattern_scores
-from ostools.models import Prompt
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, refused, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80]
 N = len(IDS)
@@ -23,7 +20,7 @@ TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4}
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_score_against_loops(family: Family) -> None:
     model = tiny_model(family, seed=3, scale=2.0, window=4, **TINY)
-    found = pattern_scores(model, Prompt.from_ids(model, IDS), (1, 3))
+    found = pattern_scores(model, ost.Prompt.from_ids(model, IDS), (1, 3))
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(torch.tensor([IDS]))
     sliding = family in ("gemma2", "gemma3")
@@ -58,13 +55,11 @@ def test_every_score_against_loops(family: Family) -> None:
 
 def test_refusals() -> None:
     model = tiny_model("gemma", **TINY)
-    prompt = Prompt.from_ids(model, IDS)
-    with pytest.raises(InputError, match="expected at least one prompt"):
-        head_scores(model, [])
-    with pytest.raises(InputError, match="at least two tokens"):
-        head_scores(model, Prompt.from_ids(model, [40]))
+    prompt = ost.Prompt.from_ids(model, IDS)
+    refused("expected at least one prompt", head_scores, model, [])
+    refused("at least two tokens", head_scores, model, ost.Prompt.from_ids(model, [40]))
     with (
         hooks.ablate_edges(model, [(1, 0, 7, 7)]),
-        pytest.raises(InputError, match="whose rows sum to 1, found others in layer 1"),
+        pytest.raises(ost.InputError, match="whose rows sum to 1, found others in layer 1"),
     ):
         head_scores(model, prompt)

@@ -2,8 +2,6 @@
 inequality.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -16,10 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 import ostools as ost
 from ostools import hooks, tasks
-from ostools.ground.errors import InputError
 from ostools.measure.collapse.variation import AttentionVariation, attention_variation
-from ostools.models import encode
-from ostools.tasks import RepeatTask
 from ostools.theory.distances import proof_variation
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.measure.collapse.test_collapse import select
@@ -61,14 +56,13 @@ def test_against_hugging_faces_own_attention(family: Family, task: str) -> None:
     infinite = 0
     for length in LENGTHS:
         given: Any = tasks.task(task, tasks.CollapseTask)
-        ids = tuple(encode(model, given.text(length)).ids.tolist())
-        with torch.no_grad():
-            alpha, alpha_star = (
-                torch.stack(theirs(torch.tensor([x]), output_attentions=True).attentions)[
-                    :, 0, :, -1
-                ].double()
-                for x in (ids, (*ids, ids[-1]))
-            )
+        ids = tuple(ost.encode(model, given.text(length)).ids.tolist())
+        alpha, alpha_star = (
+            torch.stack(theirs(torch.tensor([x]), output_attentions=True).attentions)[
+                :, 0, :, -1
+            ].double()
+            for x in (ids, (*ids, ids[-1]))
+        )
         for layer in range(2):
             for head in range(4):
                 expected = by_hand(alpha[layer, head].tolist(), alpha_star[layer, head].tolist())
@@ -98,7 +92,7 @@ def test_the_proofs_inequality_on_the_first_attention_output(family: Family, sca
     model = tiny_model(family, seed=3, scale=scale, dtype=torch.float64)
     found = attention_variation(model, "figure-5a", lengths=LENGTHS)
     for length in LENGTHS:
-        ids = encode(model, tasks.figure_5a().text(length)).ids
+        ids = ost.encode(model, tasks.figure_5a().text(length)).ids
         kept = []
         for tokens in (ids, torch.cat([ids, ids[-1:]])):
             with (
@@ -133,7 +127,7 @@ def test_the_proofs_inequality_on_the_first_attention_output(family: Family, sca
 def test_pairs_of_another_kind_and_seeds_of_nothing_are_refused(
     task: str, seeds: list[int], words: str
 ) -> None:
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(ost.InputError, match=words):
         ost.measure.attention_variation(tiny_model("llama"), task, lengths=[1, 2], seeds=seeds)
 
 
@@ -156,8 +150,7 @@ def test_the_pure_function_on_any_two_rows(values: np.ndarray, own: float, seed:
 
 def without_positions() -> Any:
     model: Any = tiny_model("gpt2", seed=1, fresh=True)
-    with torch.no_grad():
-        model.original_model.transformer.wpe.weight.zero_()
+    model.original_model.transformer.wpe.weight.zero_()
     return model
 
 
@@ -166,7 +159,7 @@ def test_without_positions_copies_and_nothing_else_have_a_closed_form() -> None:
     1/(n+1), KL = log((n+1)/n).
     """
     found = attention_variation(
-        without_positions(), RepeatTask("ones", "1", "1"), lengths=range(1, 20)
+        without_positions(), ost.tasks.RepeatTask("ones", "1", "1"), lengths=range(1, 20)
     ).frame
     n = found["tokens"].to_numpy(dtype=float)
     expected = [1 / (n + 1), 1 / (n + 1), 2 / (n + 1), np.log1p(1 / n)]

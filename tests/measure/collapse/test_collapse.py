@@ -1,7 +1,5 @@
 """Collapse against the loop a reader would write, its exact cases, its floors, and what it refuses."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -2,8 +2,6 @@
 transformers.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,7 @@ import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.models import Prompt
-from ostools.theory.homogenization import likeness
+from ostools.theory.distances import likeness
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]
@@ -30,7 +26,7 @@ def test_the_sink_rate_of_a_constructed_pattern(weight: float, rate: float) -> N
     pattern[:, 0] += weight
     with hooks.replace_pattern(model, pattern.expand(1, 4, N, N)):
         frame: Any = ost.token_homogenization(
-            model, Prompt.from_ids(model, IDS), contexts=[N]
+            model, ost.Prompt.from_ids(model, IDS), contexts=[N]
         ).frame
     blocks = frame[frame["layer"] < 2]
     assert blocks["first_weight"].to_numpy() == pytest.approx(weight, abs=1e-7)
@@ -41,16 +37,17 @@ def test_the_sink_rate_of_a_constructed_pattern(weight: float, rate: float) -> N
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_against_a_plain_loop_on_transformers(family: Family) -> None:
     model = tiny_model(family, seed=3, scale=2.0, **TINY)
-    frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[4, N]).frame
+    frame: Any = ost.token_homogenization(
+        model, ost.Prompt.from_ids(model, IDS), contexts=[4, N]
+    ).frame
     found = frame.set_index(["tokens", "layer"])
     # The bridge's own model hands back no patterns; this one has eager attention.
     plain: Any = make_model(family, seed=3, scale=2.0, **TINY)
-    with torch.no_grad():
-        out = plain(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
-        # transformers' last hidden state is behind the final norm: v^(L) is the bridge's own, of
-        # the last block.
-        with hooks.capture(model, "residual_post") as record:
-            model(torch.tensor([IDS]))
+    out = plain(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
+    # transformers' last hidden state is behind the final norm: v^(L) is the bridge's own, of
+    # the last block.
+    with hooks.capture(model, "residual_post") as record:
+        model(torch.tensor([IDS]))
     assert len(out.attentions) == 2
     for size in (4, N):
         for layer, states in enumerate([*out.hidden_states[:-1], record["residual_post"][1]]):
@@ -73,11 +70,13 @@ def test_against_a_plain_loop_on_transformers(family: Family) -> None:
 
 def test_a_shorter_context_is_the_text_cut_there_and_the_twin_is_an_untrained_model() -> None:
     model = tiny_model("gemma3", seed=4, window=4, **TINY)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     frame: Any = ost.token_homogenization(
         model, prompt, contexts=[5, N], untrained=True, seed=1
     ).frame
-    cut: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS[:5]), contexts=[5]).frame
+    cut: Any = ost.token_homogenization(
+        model, ost.Prompt.from_ids(model, IDS[:5]), contexts=[5]
+    ).frame
     twin: Any = ost.token_homogenization(
         ost.models.untrained_model(model, "initialised", seed=1), prompt, contexts=[5, N]
     ).frame
@@ -94,22 +93,24 @@ def test_a_shorter_context_is_the_text_cut_there_and_the_twin_is_an_untrained_mo
 
 def test_contexts_double_from_eight_to_the_text() -> None:
     model = tiny_model("llama", **TINY)
-    frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, list(range(2, 22)))).frame
+    frame: Any = ost.token_homogenization(
+        model, ost.Prompt.from_ids(model, list(range(2, 22)))
+    ).frame
     assert list(dict.fromkeys(frame["tokens"])) == [8, 16, 20]
 
 
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     for tokens, contexts, message in (
         (IDS, [4, 11], "contexts: expected from 3 to the 10 tokens of the text, found 11"),
         (IDS, [2], "contexts: expected whole numbers of at least 3, found 2"),
         ([2, 40], None, "expected from 3 to the 2 tokens of the text, found 2"),
     ):
-        with pytest.raises(InputError, match=message):
-            ost.token_homogenization(model, Prompt.from_ids(model, tokens), contexts=contexts)
+        with pytest.raises(ost.InputError, match=message):
+            ost.token_homogenization(model, ost.Prompt.from_ids(model, tokens), contexts=contexts)
     with (
-        pytest.raises(InputError, match="expected a model without edits"),
+        pytest.raises(ost.InputError, match="expected a model without edits"),
         hooks.ablate_heads(model, [(0, 1)]),
     ):
         ost.token_homogenization(model, prompt, untrained=True)
@@ -129,12 +130,14 @@ def test_a_context_whose_states_depend_on_what_follows_is_refused() -> None:
     limits = {"context": 64, "original_max_position_embeddings": 16, "rope_parameters": rotation}
     model = tiny_model("phi3", fresh=True, **limits)
     with pytest.raises(
-        InputError, match="expected the states of the first 8 tokens to be theirs alone"
+        ost.InputError, match="expected the states of the first 8 tokens to be theirs alone"
     ):
-        ost.token_homogenization(model, Prompt.from_ids(model, list(range(10, 50))), contexts=[8])
+        ost.token_homogenization(
+            model, ost.Prompt.from_ids(model, list(range(10, 50))), contexts=[8]
+        )
     assert len(
         ost.token_homogenization(
-            model, Prompt.from_ids(model, list(range(10, 18))), contexts=[8]
+            model, ost.Prompt.from_ids(model, list(range(10, 18))), contexts=[8]
         ).frame
     )
 
@@ -145,7 +148,7 @@ def test_equal_tokens_without_positions_stay_equal_in_every_layer() -> None:
     """
     model = tiny_model("llama", seed=2, dtype=torch.float64, **TINY)
     frame: Any = ost.token_homogenization(
-        model, Prompt.from_ids(model, [50] * 9), contexts=[3, 9]
+        model, ost.Prompt.from_ids(model, [50] * 9), contexts=[3, 9]
     ).frame
     embedded = frame[frame["layer"] == 0]
     assert (embedded["entropy"] == 0).all()

@@ -2,19 +2,15 @@
 the exact cases.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 
+import ostools as ost
 from ostools import hooks, tasks
 from ostools.hooks.rounding import stored
-from ostools.measure.collapse.collapse import collapse
-from ostools.mitigations import Mitigation, SlidingWindow
-from ostools.models import encode, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.measure.collapse.test_collapse import select
 from tests.reporting.made import rows_of
@@ -44,17 +40,21 @@ def states_of(theirs: Any, ids: tuple[int, ...]) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("task", "mitigation"),
     quick(
-        [("figure-5a", None), ("figure-5d", None), ("figure-5b", SlidingWindow(400))],
+        [
+            ("figure-5a", None),
+            ("figure-5d", None),
+            ("figure-5b", ost.mitigations.SlidingWindow(400)),
+        ],
         ("figure-5a", None),
     ),
 )
 def test_what_lies_behind_the_last_block_is_what_it_was_bit_for_bit(
-    task: str, mitigation: Mitigation | None
+    task: str, mitigation: ost.mitigations.Mitigation | None
 ) -> None:
     model = tiny_model("gemma", seed=1, n_layers=3)
     dtypes, lengths = ["bfloat16", "bfloat16-residual"], (1, 3, 7)
-    plain = collapse(model, task, lengths=lengths, dtypes=dtypes, mitigation=mitigation)
-    found = collapse(
+    plain = ost.collapse(model, task, lengths=lengths, dtypes=dtypes, mitigation=mitigation)
+    found = ost.collapse(
         model, task, lengths=lengths, dtypes=dtypes, layers="all", mitigation=mitigation
     )
     assert found.provenance.parameters["route"] == plain.provenance.parameters["route"]
@@ -77,10 +77,10 @@ def test_every_layer_is_hugging_faces_own(family: Family, task: str) -> None:
     v^(L) is what that norm reads. L1 is Theorem B.3's norm."""
     settings: Any = {"seed": 1, "n_layers": 3, "scale": 2.0}
     model, theirs = tiny_model(family, **settings), make_model(family, **settings)
-    found = collapse(model, task, lengths=LENGTHS, dtypes=["float32"], layers="all")
+    found = ost.collapse(model, task, lengths=LENGTHS, dtypes=["float32"], layers="all")
     for length in LENGTHS:
         text = tasks.task(task, tasks.CollapseTask).text(length)  # pyright: ignore[reportAttributeAccessIssue]
-        ids = tuple(encode(model, text).ids.tolist())
+        ids = tuple(ost.encode(model, text).ids.tolist())
         v, v_star = (states_of(theirs, x) for x in (ids, (*ids, ids[-1])))
         places: list[dict[str, Any]] = [*({"layer": layer} for layer in range(4)), {"site": "y"}]
         for layer, place in enumerate(places):
@@ -96,9 +96,9 @@ def test_every_layer_is_hugging_faces_own(family: Family, task: str) -> None:
 
 def test_the_noise_of_once_is_one_rounding_of_v0_carried_through_the_layers() -> None:
     model = tiny_model("gemma", seed=2, n_layers=3)
-    found = collapse(model, "figure-5a", lengths=[5], dtypes=["bfloat16-once"], layers="all")
-    ids = encode(model, tasks.figure_5a().text(5)).ids
-    exact = view_in(model, torch.float64)
+    found = ost.collapse(model, "figure-5a", lengths=[5], dtypes=["bfloat16-once"], layers="all")
+    ids = ost.encode(model, tasks.figure_5a().text(5)).ids
+    exact = ost.models.view_in(model, torch.float64)
     streams = []
     with torch.no_grad(), hooks.exact_arithmetic(exact):
         embedded = exact.input_to_embed(ids[None])[0]
@@ -124,9 +124,8 @@ def test_a_repeated_token_has_one_embedding(family: Family) -> None:
     """v_n = v*_(n+1) at layer 0, "by construction": the proof's first step. A learned position is
     added to GPT-2's.
     """
-    found = collapse(
+    found = ost.collapse(
         tiny_model(family, seed=1), "figure-5a", lengths=LENGTHS, dtypes=["bfloat16"], layers=[0]
     )
     assert sorted(set(found.frame["layer"])) == [0, 2]
-    embedded = found.frame.query("layer == 0")
-    assert set(embedded["mean"] == 0) == {family != "gpt2"}
+    assert set(found.frame.query("layer == 0")["mean"] == 0) == {family != "gpt2"}

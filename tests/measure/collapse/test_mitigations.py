@@ -2,8 +2,6 @@
 the law of windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,11 +12,9 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import exact_from
-from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import (
     Hint,
     Interleave,
@@ -29,14 +25,12 @@ from ostools.mitigations import (
     running,
 )
 from ostools.mitigations.passes import AttentionTemperature, SlidingWindow
-from ostools.models import view_in
-from ostools.tasks import AppendixTask, RepeatTask
 from tests.checkpoints import Family, tiny_model
 from tests.measure.collapse.test_collapse import select
 from tests.sets import quick
 
 LENGTHS = (1, 4, 9)
-COPY = AppendixTask("copy-last")
+COPY = ost.tasks.AppendixTask("copy-last")
 
 
 def y_distances(frame: pd.DataFrame, dtype: str) -> dict[int, float]:
@@ -48,7 +42,7 @@ def y_of(
     model: TransformerBridge, mitigation: Mitigation | None, length: int, chat: bool = False
 ) -> torch.Tensor:
     """One question in one pass: what a reader's own loop would do."""
-    posed = render_prompt(model, COPY, length, mitigation=mitigation, chat=chat)
+    posed = ost.measure.render_prompt(model, COPY, length, mitigation=mitigation, chat=chat)
     with torch.no_grad(), running(model, mitigation), hooks.capture(model, "final_norm") as record:
         model(posed.prompt.ids[None])
     return record["final_norm"][0, -1].double()
@@ -71,7 +65,7 @@ def test_every_precision_equals_the_readers_own_loop(
     family: Family, mitigation: Mitigation | None
 ) -> None:
     model = tiny_model(family, seed=1, window=200, context=512)
-    found = collapse(
+    found = ost.collapse(
         model,
         COPY,
         lengths=LENGTHS,
@@ -84,7 +78,7 @@ def test_every_precision_equals_the_readers_own_loop(
         ("float32", torch.float32, 2e-5),
         ("bfloat16", torch.bfloat16, 3e-2),
     ):
-        copy = view_in(model, kind)
+        copy = ost.models.view_in(model, kind)
         measured = y_distances(found.frame, dtype)
         for n in LENGTHS:
             v, v_star = y_of(copy, mitigation, n), y_of(copy, mitigation, n + 1)
@@ -106,14 +100,14 @@ def test_windows_make_collapse_exact(family: Family, window: int) -> None:
     - 1) + 1 copies on.
     """
     model = tiny_model(family, seed=3, n_layers=3)
-    task = RepeatTask("repeated", "Some words before it", "q")
-    found = collapse(
+    task = ost.tasks.RepeatTask("repeated", "Some words before it", "q")
+    found = ost.collapse(
         model, task, lengths=range(1, 13), dtypes=["float64"], mitigation=SlidingWindow(window)
     )
     for site in ("residual", "y"):
         assert exact_from(found.reference_curve("theorem", site)) == 3 * (window - 1) + 1
     # A sink keeps the first token in sight, the same from everywhere but further away each time.
-    sink = collapse(
+    sink = ost.collapse(
         model,
         task,
         lengths=range(1, 13),
@@ -122,7 +116,7 @@ def test_windows_make_collapse_exact(family: Family, window: int) -> None:
     )
     assert exact_from(sink.reference_curve("theorem")) is None
     if window > 1:
-        some = collapse(
+        some = ost.collapse(
             model,
             task,
             lengths=range(1, 13),
@@ -160,9 +154,9 @@ class Louder(Mitigation):
 
 def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
     model = tiny_model("llama", seed=1, context=512)
-    collapse(model, COPY, lengths=[4], dtypes=["float32"], mitigation=Broken())
+    ost.collapse(model, COPY, lengths=[4], dtypes=["float32"], mitigation=Broken())
     with pytest.raises(MitigationError, match="its invariant does not hold"):
-        collapse(
+        ost.collapse(
             model, COPY, lengths=[4], dtypes=["float32", "bfloat16-eager"], mitigation=Broken()
         )
     assert hooks.active_edits(model) == ()
@@ -173,40 +167,40 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
     [
         (
             {"task": None},
-            InputError,
+            ost.InputError,
             "expected a task, such as 'figure-5a', or prompt=, .* neither",
         ),
-        ({"prompt": "a"}, InputError, "found both"),
-        ({"lengths": []}, InputError, "whole numbers of at least 1, found none"),
+        ({"prompt": "a"}, ost.InputError, "found both"),
+        ({"lengths": []}, ost.InputError, "whole numbers of at least 1, found none"),
         (
             {"dtypes": ["bfloat61"]},
-            InputError,
+            ost.InputError,
             "unknown dtype 'bfloat61': did you mean 'bfloat16'",
         ),
         (
             {"task": "figure-5e"},
-            InputError,
+            ost.InputError,
             "unknown task 'figure-5e': did you mean 'figure-5",
         ),
         (
             {"task": "figure-5a", "seeds": [0, 1]},
-            InputError,
+            ost.InputError,
             "figure-5a draws nothing at random",
         ),
-        ({"layers": [3]}, InputError, r"0\.\.2, found \[3\]"),
+        ({"layers": [3]}, ost.InputError, r"0\.\.2, found \[3\]"),
         (
             {"task": "letters", "mitigation": compose(SlidingWindow(3), Hint())},
-            InputError,
+            ost.InputError,
             "letters ends in what is repeated, and sliding-window:window=3 . hint rewrites prompts: give a task such as",
         ),
         (
             {"task": "copy:uniform=true", "chat": False, "position": "prompt-end"},
-            InputError,
+            ost.InputError,
             r"copy at 'prompt-end': expected the prompts of 1 and 2 items to end in the same token, found '\d' and '\d'",
         ),
         (
             {"chat": True, "bos": False},
-            InputError,
+            ost.InputError,
             "bos: expected plain text, found a chat, whose template writes",
         ),
         (
@@ -216,12 +210,12 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
         ),
         (
             {"mitigation": Louder()},
-            InputError,
+            ost.InputError,
             "or the mitigation, does something that collapse does not know",
         ),
         (
             {"lengths": [10**9], "mitigation": Hint()},
-            InputError,
+            ost.InputError,
             "does not fit the model's context of 256 tokens",
         ),
     ],
@@ -230,5 +224,5 @@ def test_refusals(arguments: dict[str, Any], error: type[ValueError], message: s
     model = tiny_model("llama")
     arguments = {"task": "copy-last", "lengths": [1, 2], "dtypes": ["float32"]} | arguments
     with pytest.raises(error, match=message) as caught:
-        collapse(model, arguments.pop("task"), **arguments)
+        ost.collapse(model, arguments.pop("task"), **arguments)
     assert "\n" not in str(caught.value)

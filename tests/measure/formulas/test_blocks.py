@@ -5,8 +5,6 @@ The other route shares no code with `ostools.measure`: the oracle's blocks (`tes
 off an untouched Hugging Face model with the same weights, with patterns and norm scales held.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations_with_replacement, pairwise
@@ -19,7 +17,6 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.models import Prompt
 from tests.checkpoints import make_model, tiny_model
 from tests.oracle.decoder import decoder
 from tests.oracle.measures import at_each
@@ -48,7 +45,7 @@ class Held:
     """
 
     model: TransformerBridge
-    prompt: Prompt
+    prompt: ost.Prompt
     blocks: list[HeldBlock]
     final_jacobian: Tensor  # d y_n / d v_n^(L), scale held
     beta_3: float
@@ -89,7 +86,7 @@ def held(family: Any, layers: int, **heads: Any) -> Held:
     gain, r3 = oracle.norm.gain, float(oracle.norm.scale(stream[-1]))
     return Held(
         model,
-        Prompt.from_ids(model, IDS),
+        ost.Prompt.from_ids(model, IDS),
         blocks,
         torch.diag(gain) / r3,
         r3 / float(gain.abs().max()),

@@ -1,7 +1,5 @@
 """A server on this machine that answers as an OpenAI-compatible one does, as a test tells it to."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

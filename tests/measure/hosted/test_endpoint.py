@@ -2,8 +2,6 @@
 leaves this machine towards it, how long an answer may take, and what it may hold.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -14,10 +12,9 @@ from typing import Any
 
 import pytest
 
+import ostools as ost
 from ostools import measure, tasks
-from ostools.ground.errors import InputError
 from ostools.measure.hosted.endpoint import ask_endpoint
-from ostools.tasks import Question
 from tests.measure.hosted.server import completion, served
 
 MARKER = "sk-marker-0123456789"
@@ -43,11 +40,11 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def questions(*lengths: int) -> list[Question]:
+def questions(*lengths: int) -> list[ost.tasks.Question]:
     return tasks.questions("count-ones", lengths=lengths)
 
 
-def right(asked: list[Question]) -> Any:
+def right(asked: list[ost.tasks.Question]) -> Any:
     """A server that is always right."""
     lines = {one.text: one.line for one in asked}
     return lambda prompt: (200, completion(lines[prompt]))
@@ -90,7 +87,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         return refusal if prompt in broken else right(asked)(prompt)
 
     with served(reply) as (url, heard):
-        with pytest.raises(InputError, match=r"too long.*the same command goes on"):
+        with pytest.raises(ost.InputError, match=r"too long.*the same command goes on"):
             ask_endpoint(url, "m", asked, file)
         assert len(file.read_text().splitlines()) == 1
         broken.clear()
@@ -122,9 +119,9 @@ def test_answers_of_another_model_or_made_otherwise_are_not_mixed_in(tmp_path: P
     with served(right(asked)) as (url, heard):
         ask_endpoint(url, "m", asked[:1], file)
         for model, limit, words in (("other", None, "model 'other'"), ("m", 5, "max_tokens 5")):
-            with pytest.raises(InputError, match=words):
+            with pytest.raises(ost.InputError, match=words):
                 ask_endpoint(url, model, asked[:1], file, max_tokens=limit)
-        with pytest.raises(InputError, match="not among the 1 questions"):
+        with pytest.raises(ost.InputError, match="not among the 1 questions"):
             ask_endpoint(url, "m", asked[1:], file)
         assert len(heard) == 1
 
@@ -158,7 +155,7 @@ def test_the_key_is_sent_and_never_shown_or_kept(
     tmp_path: Path, status: int, sent: Any, words: str
 ) -> None:
     with served(lambda _: (status, sent)) as (url, heard):
-        with pytest.raises(InputError, match=words) as refused:
+        with pytest.raises(ost.InputError, match=words) as refused:
             ask_endpoint(url, "m", questions(1), tmp_path / "a.jsonl", retries=0)
         assert heard[0]["authorization"] == f"Bearer {MARKER}"
     assert MARKER not in str(refused.value)
@@ -177,7 +174,7 @@ def test_the_key_is_sent_and_never_shown_or_kept(
     ],
 )
 def test_urls_that_are_none_or_would_give_a_key_away(tmp_path: Path, url: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as refused:
+    with pytest.raises(ost.InputError, match=words) as refused:
         ask_endpoint(url, "m", questions(1), tmp_path / "a.jsonl")
     assert MARKER not in str(refused.value)
     assert not list(tmp_path.iterdir())
@@ -236,7 +233,7 @@ def test_a_proxy_sees_of_https_the_name_of_the_host_alone(
         seen,
     ):
         monkeypatch.setenv("HTTPS_PROXY", proxy)
-        with pytest.raises(InputError, match="expected a chat completion"):
+        with pytest.raises(ost.InputError, match="expected a chat completion"):
             ask_endpoint("https://example.org/v1", "m", ASKED, tmp_path / "a.jsonl", retries=0)
     assert seen
     assert all(
@@ -258,7 +255,7 @@ def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "\n".join(named))
     with (
         raw_server(send_nothing) as (url, heard),
-        pytest.raises(InputError, match="expected a chat completion"),
+        pytest.raises(ost.InputError, match="expected a chat completion"),
     ):
         ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
     assert all(b"secret" not in request for request in heard)
@@ -270,7 +267,7 @@ def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     with raw_server(send_nothing) as (other, seen):
         moved = f"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: {other}/v1\r\n\r\n".encode()
-        refused = pytest.raises(InputError, match="307")
+        refused = pytest.raises(ost.InputError, match="307")
         with raw_server(lambda connection, _: connection.sendall(moved)) as (url, _), refused:
             ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
         assert seen == []
@@ -287,7 +284,7 @@ def drip(connection: socket.socket, request: bytes) -> None:
 def test_an_answer_without_an_end_is_cut(tmp_path: Path) -> None:
     with raw_server(drip) as (url, _):
         start = time.monotonic()
-        with pytest.raises(InputError, match=r"no whole answer in 0\.5 seconds"):
+        with pytest.raises(ost.InputError, match=r"no whole answer in 0\.5 seconds"):
             ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=0.5)
         assert time.monotonic() - start < 6
 
@@ -320,7 +317,7 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(
     file = tmp_path / "a.jsonl"
     with (
         served(lambda _: (200, sent)) as (url, _),
-        pytest.raises(InputError, match=words) as refused,
+        pytest.raises(ost.InputError, match=words) as refused,
     ):
         ask_endpoint(url, "m", ASKED, file)
     assert not file.exists()
@@ -335,6 +332,6 @@ def test_a_key_that_no_header_can_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setattr("os.environ", {"OPENAI_API_KEY": key})
-    with pytest.raises(InputError, match="OPENAI_API_KEY: expected a key") as refused:
+    with pytest.raises(ost.InputError, match="OPENAI_API_KEY: expected a key") as refused:
         ask_endpoint("http://127.0.0.1:9/v1", "m", ASKED, tmp_path / "a.jsonl")
     assert key not in str(refused.value)

@@ -2,8 +2,6 @@
 derivative.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -37,8 +35,7 @@ def by_differences(
         step = 1e-5 * float(embedded.norm() / direction.norm())
         moved = torch.stack([embedded + step * direction, embedded - step * direction])
         with linearised(model, start, [linearisation], keeps_graph=False) as linear:
-            choices = [FROZEN_PARTS[linearisation]] * 2
-            (up, down), _ = moved_prompts(linear, moved, choices)
+            (up, down), _ = moved_prompts(linear, moved, [FROZEN_PARTS[linearisation]] * 2)
     return (up - down) / (2 * step)
 
 

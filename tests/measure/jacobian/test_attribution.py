@@ -1,7 +1,5 @@
 """Contributions: parts of a logit that add up, each by an independent route."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -11,11 +9,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import run_from, true_arithmetic
-from ostools.models import Prompt
-from tests.checkpoints import TEXT_FAMILIES, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, refused, tiny_model
 from tests.families import EXPERTS, OTHERS
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
@@ -26,7 +22,7 @@ def parts_of(
     model: TransformerBridge, ids: list[int] = IDS, logit: int | str | None = 17
 ) -> np.ndarray:
     return (
-        ost.attribution(model, Prompt.from_ids(model, ids), logit=logit)
+        ost.attribution(model, ost.Prompt.from_ids(model, ids), logit=logit)
         .frame["contribution"]
         .to_numpy()
     )
@@ -74,7 +70,7 @@ def test_of_a_network_that_is_linear_when_frozen_the_remainder_is_zero() -> None
     model = tiny_model("llama", seed=3, dtype=torch.float64, fresh=True)
     for block in model.blocks:
         block.mlp.out.weight.zero_()
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     frozen = ost.attribution(model, prompt, logit=17, linearisation="frozen")
     assert frozen.frame["contribution"].to_numpy() == pytest.approx(
         parts_of(model), rel=1e-10, abs=1e-13
@@ -89,8 +85,8 @@ def test_a_wrong_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     honest = Linearised.pull
     monkeypatch.setattr(Linearised, "pull", lambda self, *args: 1.01 * honest(self, *args))
-    with pytest.raises(InputError, match="the full Jacobian failed its check"):
-        ost.attribution(model, Prompt.from_ids(model, IDS), logit=17, linearisation="full")
+    with pytest.raises(ost.InputError, match="the full Jacobian failed its check"):
+        ost.attribution(model, ost.Prompt.from_ids(model, IDS), logit=17, linearisation="full")
 
 
 def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +94,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     honest = Linearised.pull
     monkeypatch.setattr(Linearised, "pull", lambda self, rows, *_: (1 + 1e-9) * honest(self, rows))
-    with pytest.raises(InputError, match=r"sum_i J_i v_i \+ bias terms differs from y_n by"):
-        parts_of(model)
+    refused(r"sum_i J_i v_i \+ bias terms differs from y_n by", parts_of, model)
     right = torch.tensor(IDS)
 
     def swapped(self: Linearised, rows: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -108,8 +103,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return (embedded * (parts / embedded.square().sum(-1))[:, None])[None]
 
     monkeypatch.setattr(Linearised, "pull", swapped)
-    with pytest.raises(InputError, match="the detached Jacobian failed its check"):
-        parts_of(model)
+    refused("the detached Jacobian failed its check", parts_of, model)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +115,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        ost.attribution(tiny_model("llama", seed=3), "1", **options)
+    refused(words, ost.attribution, tiny_model("llama", seed=3), "1", **options)
 
 
 def test_experts_are_refused_where_activations_are_held() -> None:
@@ -139,7 +132,7 @@ def test_the_parts_of_a_contrast_are_the_differences_of_the_parts(
     logits, after it.
     """
     model = tiny_model(family, seed=3, dtype=torch.float64)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     contrast, first, second = (
         ost.attribution(model, prompt, logit=logit, linearisation=linearisation)
         for logit in ((17, 23), 17, 23)

@@ -2,8 +2,6 @@
 method is chosen.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +10,8 @@ import torch
 from torch import Tensor
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.jacobian import norms as estimate
 from ostools.measure.jacobian.norms import SketchedNorms, choose_method, most_rows, sketched
-from ostools.models import Prompt
 from ostools.theory.statistics.estimates import Sketch
 from tests.checkpoints import tiny_model
 
@@ -46,9 +42,8 @@ def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
     """Per token another spectrum, from nearly rank one to flat, and directions that differ from
     token to token.
     """
-    generator = seeded(9)
     left, right = torch.linalg.qr(
-        torch.randn(2, pos, d_model, d_model, generator=generator, dtype=torch.float64)
+        torch.randn(2, pos, d_model, d_model, generator=seeded(9), dtype=torch.float64)
     ).Q
     powers = torch.tensor([4.0, 2.0, 1.0, 0.5, 0.0, 3.0], dtype=torch.float64)[:pos, None]
     singular = torch.arange(1, d_model + 1, dtype=torch.float64) ** -powers
@@ -120,8 +115,7 @@ def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "BATCH", 5)
     route = Dense(low_rank())
     sketch = sketched(route.pull, route.jacobians, seeded(0), cotangents=24)
-    assert route.calls == [5, 5, 5, 5, 4]
-    assert sketch.account["cotangents"] == 24
+    assert (route.calls, sketch.account["cotangents"]) == ([5, 5, 5, 5, 4], 24)
 
 
 def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
@@ -139,12 +133,13 @@ def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
 
 def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> None:
     model = tiny_model("gemma3")
-    window: Any = {
-        "layers": "all",
-        "mitigation": "sliding-window:window=2",
-    }  # many tokens reach nothing
     result = ost.sensitivity(
-        model, Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2, **window
+        model,
+        ost.Prompt.from_ids(model, IDS),
+        linearisations=["full"],
+        accuracy=0.2,
+        layers="all",
+        mitigation="sliding-window:window=2",  # many tokens reach nothing
     )
     table: Any = result.frame
     rows: Any = table[table["frobenius_norm"] > 0]
@@ -177,5 +172,5 @@ def test_an_accuracy_beside_what_contradicts_it_is_refused(
     options: dict[str, Any], match: str
 ) -> None:
     model = tiny_model("gemma3")
-    with pytest.raises(InputError, match=match):
-        ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], **options)
+    with pytest.raises(ost.InputError, match=match):
+        ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"], **options)

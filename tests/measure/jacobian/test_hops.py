@@ -2,8 +2,6 @@
 out.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -15,7 +13,7 @@ import ostools as ost
 from ostools import hooks
 from ostools.measure.jacobian.hops import ALL, MORE
 from ostools.measure.passes.contexts import run_from, true_arithmetic
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 
 IDS = [2, 40, 50, 61, 50]
 
@@ -104,8 +102,7 @@ def test_a_sketch_has_the_sizes_of_the_frozen_derivative_within_its_intervals() 
     ids=str,
 )
 def test_settings_that_cannot_be_used_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ost.InputError, match=words):
-        ost.measure.hops(tiny_model("llama"), "1 1", **options)
+    refused(words, ost.measure.hops, tiny_model("llama"), "1 1", **options)
 
 
 def test_tokens_outside_of_every_window_are_left_out_of_shares() -> None:

@@ -1,17 +1,14 @@
 """The network linearised, against finite differences and plain torch: every family, linearisation
 and known edit, of a whole graph, and block by block."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground.arguments import LINEARISATIONS
 from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import run_from, true_arithmetic
-from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.families import EXPERTS, OTHERS
 from tests.measure.jacobian.dense import assert_close, by_differences, by_rows
@@ -129,4 +126,4 @@ def test_weights_that_autograd_cannot_follow_are_refused() -> None:
             model.ln_final.weight.detach().clone(), requires_grad=False
         )
     with pytest.raises(ost.InputError, match=r"found some made within torch\.inference_mode"):
-        ost.sensitivity(model, Prompt.from_ids(model, IDS))
+        ost.sensitivity(model, ost.Prompt.from_ids(model, IDS))

@@ -2,8 +2,6 @@
 it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,14 +15,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground.arguments import LINEARISATIONS
 from ostools.hooks.freeze import Holding
 from ostools.measure.jacobian import certificate as certificate_module
 from ostools.measure.jacobian import linearisation_run, linearise
 from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import true_arithmetic
-from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
 from tests.sets import quick
@@ -32,8 +29,8 @@ from tests.sets import quick
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 
-def prompt_of(model: TransformerBridge) -> Prompt:
-    return Prompt.from_ids(model, IDS)
+def prompt_of(model: TransformerBridge) -> ost.Prompt:
+    return ost.Prompt.from_ids(model, IDS)
 
 
 def runs(result: Any) -> Any:
@@ -68,8 +65,7 @@ def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees(
 
 
 def test_a_plan_takes_smaller_blocks_before_it_is_refused() -> None:
-    model = tiny_model("llama", d_model=64, d_head=16)
-    shape = replace(Shape.of(model), d_mlp=4096)
+    shape = replace(Shape.of(tiny_model("llama", d_model=64, d_head=16)), d_mlp=4096)
     plan = partial(linearisation_run.memory_plan, shape, 64, method="exact")
     plenty = plan(max_memory=1 << 40)
     by_blocks = plan(max_memory=plenty.peak - 1)
@@ -274,7 +270,7 @@ def test_the_prompt_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(
         ost.InputError, match=r"^prompt 2 of 2 \(.*\): the full Jacobian failed its check"
     ):
-        ost.sensitivity(model, [Prompt.from_ids(model, IDS[:5]), prompt_of(model)])
+        ost.sensitivity(model, [ost.Prompt.from_ids(model, IDS[:5]), prompt_of(model)])
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)

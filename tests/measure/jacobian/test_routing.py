@@ -2,8 +2,6 @@
 derivative holds is held.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -88,9 +86,8 @@ def write_with_a_boundary(folder: Path, token: int) -> None:
     x = read[0]
     second, third = (router.weight @ x).argsort(descending=True)[1:3]
     across = torch.randn(len(x), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        module.model.layers[0].block_sparse_moe.experts.down_proj.mul_(20)
-        router.weight[third] = router.weight[second] + 0.2 * (across - (across @ x) * x / (x @ x))
+    module.model.layers[0].block_sparse_moe.experts.down_proj.mul_(20)
+    router.weight[third] = router.weight[second] + 0.2 * (across - (across @ x) * x / (x @ x))
     module.save_pretrained(folder)
 
 

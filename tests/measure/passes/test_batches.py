@@ -1,7 +1,5 @@
 """Prompts of different lengths in one batch: what each gets is what it gets alone."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,13 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.mitigations.passes import own_windows
-from ostools.models import Prompt, view_in
 from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, Family, tiny_model
 from tests.measure.steps import step_logits, without_ends
 from tests.sets import quick
@@ -76,16 +73,12 @@ def test_what_all_prompts_begin_with_is_read_once(family: str) -> None:
 def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() -> None:
     model = tiny_model("llama")
     (ids,) = random_ids((50,))
-    assert shared_prefix(model, [ids, ids]) == 49
-    assert shared_prefix(model, [ids, ids[:40]]) == 39
-    assert shared_prefix(model, [ids, ids[:31] + [5] * 9]) == 0
-    assert shared_prefix(model, [ids]) == 0
-    assert shared_prefix(model, [ids[:3], ids]) == 0
+    prompts = [[ids, ids], [ids, ids[:40]], [ids, ids[:31] + [5] * 9], [ids], [ids[:3], ids]]
+    assert [shared_prefix(model, these) for these in prompts] == [49, 39, 0, 0, 0]
     rounded = tiny_model("llama", dtype=torch.bfloat16)
     assert [shared_prefix(rounded, [ids, other]) for other in (ids[:40], ids)] == [0, 49]
     prompts = [ids, [*ids[:45], 7, 8, 9, 10, 11]]
-    with torch.no_grad():
-        once, alone = (Rows(rounded, prompts, True, shared=n).logits() for n in (45, 0))
+    once, alone = (Rows(rounded, prompts, True, shared=n).logits() for n in (45, 0))
     torch.testing.assert_close(once, alone, rtol=0, atol=2**-6 * float(alone.abs().max()))
     windowed = tiny_model("gemma2", sliding_window=60)
     assert [shared_prefix(windowed, [ids, ids[:40]], steps=steps) for steps in (10, 11)] == [39, 0]
@@ -103,8 +96,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
     for cached in (True, False) if family == "gemma2" else (True,):
         rows, whole = Rows(model, prompts, cached), Rows(model, prompts, cached)
         for step in range(4):
-            with torch.no_grad():
-                left, everyone = rows.logits()[:, 0], whole.logits()[:, 0]
+            left, everyone = rows.logits()[:, 0], whole.logits()[:, 0]
             expected = everyone if step == 0 else everyone[[1, 2, 4]]
             torch.testing.assert_close(
                 left, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max())
@@ -120,7 +112,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
 def test_batched_answers_are_those_of_each_prompt_alone(family: Family) -> None:
     model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float64, fresh=True)
     without_ends(model)
-    prompts = [Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
+    prompts = [ost.Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
     assert padding(model).allowed
     together = answers(model, prompts, max_new_tokens=STEPS)
     assert len({answer.ids for answer in together}) > 2
@@ -146,7 +138,7 @@ def test_answers_under_an_edit_of_each_position_alone_are_padded_and_those_of_ea
 ) -> None:
     model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float64, fresh=True)
     without_ends(model)
-    prompts = [Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
+    prompts = [ost.Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
     plain = answers(model, prompts, max_new_tokens=STEPS)
     with edit(model):
         assert padding(model).allowed
@@ -178,7 +170,7 @@ def test_where_padding_could_do_harm_there_is_none(block: Any, words: str) -> No
         assert not padding(model).allowed
         assert words in padding(model).reason
         answers(
-            model, [Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2
+            model, [ost.Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2
         )
     model.reset_hooks()
 
@@ -186,7 +178,7 @@ def test_where_padding_could_do_harm_there_is_none(block: Any, words: str) -> No
 def test_neither_in_16_bits_nor_where_rotations_depend_on_the_length_is_anything_padded() -> None:
     rope: Any = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     for model, words in (
-        (view_in(tiny_model("llama"), torch.bfloat16), "in bfloat16 the rounding"),
+        (ost.models.view_in(tiny_model("llama"), torch.bfloat16), "in bfloat16 the rounding"),
         (tiny_model("llama", rope_parameters=rope, fresh=True), "'dynamic' rotary embedding"),
     ):
         assert not padding(model).allowed
@@ -213,7 +205,7 @@ def test_refuses_logits_that_are_not_finite() -> None:
     model = tiny_model("gemma", fresh=True)
     model.blocks[0].ln1.weight.data[0] = float("inf")
     with (
-        pytest.raises(InputError, match="prompt of 4 tokens are not finite in float32"),
+        pytest.raises(ost.InputError, match="prompt of 4 tokens are not finite in float32"),
         torch.no_grad(),
     ):
         Rows(model, random_ids((3, 4)), cached=True).logits()
@@ -223,7 +215,6 @@ def test_an_embedding_that_nobody_trained_does_no_harm() -> None:
     """Padding is a token of the prompt's own: the tokenizer's may stand for anything, NaN too."""
     model = tiny_model("llama", seed=2, fresh=True)
     prompts = random_ids((3, 4))
-    with torch.no_grad():
-        expected = Rows(model, prompts, cached=True).logits()
-        model.embed.weight.data[model.tokenizer.pad_token_id] = float("nan")
-        torch.testing.assert_close(Rows(model, prompts, cached=True).logits(), expected)
+    expected = Rows(model, prompts, cached=True).logits()
+    model.embed.weight.data[model.tokenizer.pad_token_id] = float("nan")
+    torch.testing.assert_close(Rows(model, prompts, cached=True).logits(), expected)

@@ -1,7 +1,5 @@
 """Precisions by name: what is run, what it is held against, and what one step of it is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -81,8 +79,7 @@ def test_exact_has_the_weights_that_run_and_keys_say_so(family: Family, given: t
 def test_running_is_the_rounding_of_that_part(part: Any) -> None:
     model = tiny_model("gemma2")
     for format in FORMATS:
-        calibration = IDS if format in INTEGERS else None
-        with hooks.rounded(model, part, format, calibration=calibration):
+        with hooks.rounded(model, part, format, calibration=IDS if format in INTEGERS else None):
             expected = model(IDS)[0, -1].double()
         # Exact: the same pass under the same hooks.
         assert torch.equal(run(PRECISIONS[f"{format}-{part}"], model), expected)

@@ -1,13 +1,12 @@
 """Activation patching: exact on a model that copies, equal to the other run where everything is
 patched, and against a plain loop on transformers and TransformerLens' own patching."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -16,14 +15,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks, tasks
-from ostools.ground.errors import InputError
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.patching import patching as patching_module
 from ostools.measure.patching import runs
 from ostools.measure.patching.runs import SITES, PromptRun
-from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+from tests.reporting.made import rows_of, words_of
 from tests.sets import quick
 
 CLEAN, CORRUPT = [2, 40, 50, 60, 61, 70], [2, 40, 51, 60, 61, 70]
@@ -34,8 +32,8 @@ WHAT = ("residual", "attention-out", "mlp-out", "heads")
 
 def pair(
     model: TransformerBridge, clean: Any = CLEAN, corrupt: Any = CORRUPT
-) -> tuple[Prompt, Prompt]:
-    return Prompt.from_ids(model, clean), Prompt.from_ids(model, corrupt)
+) -> tuple[ost.Prompt, ost.Prompt]:
+    return ost.Prompt.from_ids(model, clean), ost.Prompt.from_ids(model, corrupt)
 
 
 def patched(model: TransformerBridge, **options: Any) -> Any:
@@ -150,6 +148,22 @@ def test_first_order_against_finite_differences(what: Any) -> None:
     assert row["predicted_effect"] == pytest.approx(slope, rel=1e-5)
 
 
+@pytest.mark.parametrize("what", ["residual", "mlp-out"])
+def test_first_order_is_judged_on_the_parts_that_can_act(what: Any) -> None:
+    """Before the token that differs both sides are exactly 0: whatever the number of such tokens,
+    they are no evidence."""
+    model = tiny_model("gemma3", n_layers=3)
+    start, options = [2, *range(100, 120)], {"what": what, "logit": PAIR}
+    prompts = pair(model, start + CLEAN[1:], start + CORRUPT[1:])
+    whole: Any = ost.patch(model, *prompts, **options)
+    acting = ost.patch(model, *prompts, **options, positions=list(range(22, 26)))
+    assert len(whole.frame) > 6 * len(acting.frame)
+    pd.testing.assert_frame_equal(whole.agreement, acting.agreement)
+    unable = ost.patch(model, *prompts, **options, positions=list(range(12))).agreement
+    assert set(unable["believed"]) == {pd.NA}
+    assert set(unable["words"]) == {"not tested here: 0 parts with an effect, 8 needed"}
+
+
 def test_a_contrast_is_the_difference_of_the_two_logits() -> None:
     model = tiny_model("llama")
     contrast, first, second = (
@@ -158,8 +172,7 @@ def test_a_contrast_is_the_difference_of_the_two_logits() -> None:
         .reset_index()
         for logit in (PAIR, *PAIR)
     )
-    assert set(contrast["quantity"]) == {"logit_difference"}
-    assert set(first["quantity"]) == {"logit"}
+    assert (set(contrast["quantity"]), set(first["quantity"])) == ({"logit_difference"}, {"logit"})
     for column in ("clean", "corrupt", "patched", "effect", "predicted_effect"):
         difference = first[column] - second[column]
         assert contrast[column].to_numpy() == pytest.approx(difference.to_numpy(), abs=1e-5)
@@ -218,11 +231,28 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
 
 
 def test_no_share_is_told_of_a_gap_without_the_two_answers(embedded: TransformerBridge) -> None:
-    """And sentences need no first order."""
+    """And sentences need no first order. Its chart has the effects."""
     question = tasks.questions("copy-beside", lengths=[3], seeds=[1])[0]
-    (sentence,) = ost.patch(embedded, question, layers=[0], first_order=False).findings()
+    result = ost.patch(embedded, question, layers=[0], first_order=False)
+    (sentence,) = result.findings()
     assert sentence.startswith("The gap is from")
     assert "%" not in sentence
+    cells = rows_of(result.plot(), "value", "effect")
+    assert all(cell["value"] == cell["effect"] for cell in cells)
+    assert "clean-corrupt gap" not in words_of(result.plot())
+
+
+@pytest.mark.parametrize(("what", "first"), [("residual", DIFFERS), ("heads", 0), ("edges", 0)])
+def test_a_chart_leaves_out_what_it_says_and_draws_shares(what: Any, first: int) -> None:
+    """The tokens before the one that differs: a head has no token, and an edge to an earlier token
+    has an effect."""
+    model = tiny_model("gemma3")
+    result: Any = ost.patch(model, *pair(model), what=what, logit=PAIR[0], first_order=False)
+    chart, table = result.plot(), result.frame.query("quantity == 'logit'")
+    drawn = table[table["position"].fillna(first) >= first]
+    cells = [cell["value"] for cell in rows_of(chart, "value", "effect")]
+    assert cells == pytest.approx(drawn["share"].tolist(), rel=1e-5)
+    assert ("Left out" in words_of(chart)) == (len(drawn) < len(table))
 
 
 @pytest.mark.parametrize(
@@ -252,25 +282,27 @@ def test_no_share_is_told_of_a_gap_without_the_two_answers(embedded: Transformer
     ],
 )
 def test_what_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ost.InputError, match=message):
         patched(tiny_model("gemma3"), **options)
 
 
 def test_pairs_that_cannot_be_patched_are_refused(embedded: TransformerBridge) -> None:
     model = tiny_model("gemma3")
     clean, _ = pair(model)
-    with pytest.raises(InputError, match="expected two prompts of as many tokens, found 6 and 5"):
-        ost.patch(model, clean, Prompt.from_ids(model, CORRUPT[:-1]), logit=PAIR)
-    with pytest.raises(InputError, match="of no gap there is no share"):
+    with pytest.raises(
+        ost.InputError, match="expected two prompts of as many tokens, found 6 and 5"
+    ):
+        ost.patch(model, clean, ost.Prompt.from_ids(model, CORRUPT[:-1]), logit=PAIR)
+    with pytest.raises(ost.InputError, match="of no gap there is no share"):
         ost.patch(model, clean, clean, logit=PAIR)
-    with pytest.raises(InputError, match="expected a corrupt prompt, found none"):
+    with pytest.raises(ost.InputError, match="expected a corrupt prompt, found none"):
         ost.patch(model, clean, logit=PAIR)
-    with pytest.raises(InputError, match="both begin with"):
+    with pytest.raises(ost.InputError, match="both begin with"):
         ost.patch(model, clean, clean)
     many = tasks.questions("count-ones", lengths=[12])[0]
-    with pytest.raises(InputError, match="expected an answer of one token, found '12'"):
+    with pytest.raises(ost.InputError, match="expected an answer of one token, found '12'"):
         ost.patch(embedded, many)
-    with pytest.raises(InputError, match="task 'copy' has no option 'corrupt'"):
+    with pytest.raises(ost.InputError, match="task 'copy' has no option 'corrupt'"):
         ost.patch(embedded, tasks.questions("copy", lengths=[4])[0])
 
 
@@ -292,15 +324,14 @@ def test_a_gap_up_to_64_roundings_of_the_greatest_logit_is_none() -> None:
         for value in (0.0, 6.0e-5, 1.0e-4)
     )
     patching_module._require_apart(clean, far, ["a"], torch.float32)
-    with pytest.raises(InputError, match="within rounding: of no gap there is no share"):
+    with pytest.raises(ost.InputError, match="within rounding: of no gap there is no share"):
         patching_module._require_apart(clean, near, ["a"], torch.float32)
 
 
 def test_residual_patches_are_those_of_a_loop_on_transformers_own_model() -> None:
     plain: Any = make_model("gemma3")
     ids = {"clean": torch.tensor([CLEAN]), "corrupt": torch.tensor([CORRUPT])}
-    with torch.no_grad():
-        streams = {run: plain(ids[run], output_hidden_states=True).hidden_states for run in ids}
+    streams = {run: plain(ids[run], output_hidden_states=True).hidden_states for run in ids}
     frame = patched(tiny_model("gemma3"), layers=[0, 1], positions=[DIFFERS, N - 1])
     runs_by_direction = {"denoising": ("corrupt", "clean"), "noising": ("clean", "corrupt")}
     for row in frame.query("quantity == 'logit_difference'").itertuples():
@@ -312,8 +343,7 @@ def test_residual_patches_are_those_of_a_loop_on_transformers_own_model() -> Non
             return (stream, *args[1:])
 
         handle = plain.model.layers[row.layer].register_forward_pre_hook(put)
-        with torch.no_grad():
-            logits = plain(ids[run]).logits[0, -1]
+        logits = plain(ids[run]).logits[0, -1]
         handle.remove()
         assert row.patched == pytest.approx(float(logits[7] - logits[9]), abs=1e-5)
     assert frame["direction"].nunique() == 2

@@ -2,8 +2,6 @@
 the same prompts.
 """
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd
@@ -13,7 +11,6 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 import ostools as ost
-from ostools.measure import Decodability
 from ostools.measure.probes.failure_stage import (
     NOT_READ,
     READ,
@@ -29,8 +26,8 @@ from ostools.results import Provenance, frame_of
 LENGTHS = [3, 6, 9, 12, 130, 150]
 
 
-def decodability(frame: pd.DataFrame) -> Decodability:
-    return Decodability(frame, Provenance.without_model(), pd.DataFrame())
+def decodability(frame: pd.DataFrame) -> ost.measure.Decodability:
+    return ost.measure.Decodability(frame, Provenance.without_model(), pd.DataFrame())
 
 
 def verdict(
@@ -46,8 +43,7 @@ def verdict(
     place = {"dtype": "float32", "site": "y", "layer": 2, "test": "t", "accuracy": 0.73, "low": low}
     best = pd.Series(place | {"finding": finding, "control": "none"})
     table = pd.DataFrame([dict(best), place | {"accuracy": untrained, "control": "random weights"}])
-    as_good = untrained_as_good(decodability(table), best)
-    found = _verdict(prompts, best, hidden, as_good)
+    found = _verdict(prompts, best, hidden, untrained_as_good(decodability(table), best))
     return str(found["verdict"]), str(found["reason"])
 
 
@@ -116,6 +112,5 @@ def test_shares_are_of_prompts(embedded) -> None:
         ost.measure.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"])
     )
     assert frame["length"].tolist() == [3, 6, 9, 12, 130, 150]
-    tested = frame[frame["prompts"] > 0]
-    assert (tested[["read", "unread", "undecodable"]].sum(axis=1) == 1).all()
+    assert (frame[frame["prompts"] > 0][["read", "unread", "undecodable"]].sum(axis=1) == 1).all()
     assert frame["test"].tolist() == ["not tested", *["interpolated"] * 4, "extrapolated"]

@@ -2,8 +2,6 @@
 refuses.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.prompt_sets import RenderedPairs
@@ -19,7 +16,7 @@ from ostools.measure.passes.last_tokens import own_rows
 from ostools.measure.probes.scores import captured
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
-from tests.checkpoints import TEXT_FAMILIES, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, refused, tiny_model
 from tests.sets import quick
 
 
@@ -31,7 +28,7 @@ def test_a_line_that_is_cut_by_its_answer_is_refused(embedded, monkeypatch) -> N
     pairs = RenderedPairs(embedded, AppendixTask("count-ones"), encoding={"chat": False})
     assert pairs.prompts([11, 13], 0)
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match="count-ones at length 12: expected the answer '12' to begin with a token of",
     ):
         pairs.prompts([11, 12], 0)
@@ -128,12 +125,10 @@ def test_the_copied_digit_is_decoded_and_rows_say_what_they_are(embedded) -> Non
     ],
 )
 def test_what_cannot_be_asked_is_refused(name: str, given: dict, words: str) -> None:
-    options: dict[str, Any] = {"lengths": range(1, 9), **given}
-    with pytest.raises(InputError, match=words):
-        ost.probe(tiny_model("gemma"), name, **options)
+    refused(words, ost.probe, tiny_model("gemma"), name, **({"lengths": range(1, 9)} | given))
 
 
 def test_a_line_that_counts_come_before_is_not_begun_right_after_the_prompt() -> None:
     model = tiny_model("gemma", context=1024, fresh=True)
-    with pytest.raises(InputError, match=r"partition.* asks for counts before the answer line"):
+    with pytest.raises(ost.InputError, match=r"partition.* asks for counts before the answer line"):
         ost.probe(model, "count-ones", lengths=range(1, 9), mitigation="partition")

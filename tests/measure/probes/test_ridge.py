@@ -2,8 +2,6 @@
 nothing leaks.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -66,13 +64,10 @@ def noise(questions: Frame, d: int, seed: int = 0) -> Float[Tensor, "prompt d"]:
 
 def test_a_planted_code_is_read_whole() -> None:
     given, probes = asked()
-    rows = torch.cat([noise(given, 3), labels_of(given)[:, None]], dim=1)
-    found = probed(given, probes, rows)
+    found = probed(given, probes, torch.cat([noise(given, 3), labels_of(given)[:, None]], dim=1))
     for test in TESTS:
         here = found.loc[(test, "none")]
-        assert here["accuracy"] == 1
-        assert here["finding"] == "decodable"
-        assert here["high"] == 1
+        assert (here["accuracy"], here["finding"], here["high"]) == (1, "decodable", 1)
         missed = 1 - wilson(float(here["groups"]), float(here["groups"])).low
         assert here["low"] == pytest.approx(
             1 - missed * np.sqrt(1 + here["tested"] / here["trained"])
@@ -88,8 +83,7 @@ def test_noise_is_called_probe_less_often_than_the_intervals_say() -> None:
     probes = [split for split in probes if split.test == SAME]
     for seed in range(50):
         labels = np.random.default_rng(seed).integers(2, size=len(given))
-        found = probed(given.assign(label=labels), probes, noise(given, 2, seed))
-        row = found.loc[(SAME, "none")]
+        row = probed(given.assign(label=labels), probes, noise(given, 2, seed)).loc[(SAME, "none")]
         covered.append(row["low"] <= 0.5 <= row["high"])
         said += row["finding"] == "decodable"
     assert np.mean(covered) >= 0.9

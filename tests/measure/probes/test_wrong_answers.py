@@ -1,14 +1,11 @@
 """The rule that says whether errors fall where collapse would put them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.probes.wrong_answers import (
     HIDDEN,
     NONE_WRONG,
@@ -19,6 +16,7 @@ from ostools.measure.probes.wrong_answers import (
     explain_wrong_answers,
 )
 from ostools.results import frame_of
+from tests.checkpoints import refused
 
 ALL = range(1, 9)
 
@@ -77,7 +75,7 @@ def test_lengths_without_a_distance_or_an_answer_do_not_count() -> None:
     assert explain_errors({}, dict.fromkeys(range(1, 99), 1), pairs).told_apart == 8
     assert explain_errors({9: 1}, dict.fromkeys(ALL, 12), pairs | {9: True}).told_apart == 8
     with pytest.raises(
-        InputError, match="expected lengths with answers and with a distance, found none"
+        ost.InputError, match="expected lengths with answers and with a distance, found none"
     ):
         explain_errors({1: 0, 3: 1}, {1: 0}, {1: True, 2: True})
 
@@ -115,27 +113,23 @@ def test_answers_and_pairs_of_other_questions_are_refused(
     answers = ost.evaluate(embedded, "count-ones", lengths=[2, 3])
     asked: dict[str, Any] = {"task": "count-ones", "dtypes": ["bfloat16"], **options}
     pairs = ost.collapse(embedded, lengths=[2, 3], **asked)
-    with pytest.raises(InputError, match=words):
-        explain_wrong_answers(answers, pairs)
+    refused(words, explain_wrong_answers, answers, pairs)
 
 
 def test_answers_and_pairs_of_two_models_are_refused(embedded) -> None:
     answers = ost.evaluate(embedded, "count-ones", lengths=[2, 3])
     other = ost.models.untrained_model(embedded)
     pairs = ost.collapse(other, "count-ones", lengths=[2, 3], dtypes=["bfloat16"])
-    with pytest.raises(InputError, match="of one model, found"):
-        explain_wrong_answers(answers, pairs)
+    refused("of one model, found", explain_wrong_answers, answers, pairs)
 
 
 def test_answers_after_examples_of_other_seeds_or_under_an_edit_are_refused(embedded) -> None:
     questions: dict[str, Any] = {"task": "count-ones-bernoulli", "lengths": [4, 5]}
     pairs = ost.collapse(embedded, **questions, seeds=[0], dtypes=["bfloat16"])
-    with pytest.raises(InputError, match=r"of one seeds, found \[1\] and \[0\]"):
+    with pytest.raises(ost.InputError, match=r"of one seeds, found \[1\] and \[0\]"):
         explain_wrong_answers(ost.evaluate(embedded, **questions, seeds=[1]), pairs)
     shown = ost.evaluate(embedded, **questions, elicitation="few-shot", max_new_tokens=2)
-    with pytest.raises(InputError, match="without worked examples"):
-        explain_wrong_answers(shown, pairs)
+    refused("without worked examples", explain_wrong_answers, shown, pairs)
     with ost.hooks.ablate_heads(embedded, [(0, 0)]):
         edited = ost.evaluate(embedded, **questions)
-    with pytest.raises(InputError, match="of one edits, found"):
-        explain_wrong_answers(edited, pairs)
+    refused("of one edits, found", explain_wrong_answers, edited, pairs)

@@ -1,15 +1,18 @@
-"""The three questions, on frames whose answers are known."""
+"""The three questions and the ratio of two results of one kind, on frames whose answers are known."""
 
-from __future__ import annotations
-
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import ostools as ost
+from ostools import hooks
+from ostools.ground.lens import TransformerBridge
 from ostools.measure import Bounds, Comparison, Sensitivity
 from ostools.results import Provenance
+from tests.checkpoints import refused
 from tests.reporting.made import made_paths, made_sensitivity
 
 MEASURED = [4.0, 1.0, 2.0, 8.0]
@@ -47,8 +50,7 @@ def test_looseness_in_decades_and_rank_correlation() -> None:
     row = only(ost.compare(profile(), path([400.0, 10.0, 200.0, 8000.0])))
     assert bool(row["holds"])
     assert row["median_log10_looseness"] == pytest.approx(2.0)
-    assert row["max_log10_looseness"] == pytest.approx(3.0)
-    assert row["spearman"] == pytest.approx(1.0)
+    assert (row["max_log10_looseness"], row["spearman"]) == (pytest.approx(3.0), pytest.approx(1.0))
     reverse = only(ost.compare(profile(), path([20.0, 40.0, 30.0, 10.0])))
     assert reverse["spearman"] == pytest.approx(-1.0)
 
@@ -80,8 +82,7 @@ def test_a_bound_holds_to_the_rounding_of_its_dtype(
     broken. At the largest.
     """
     value = [400.0, 10.0, 200.0, 8.0 * (1 - short_by * rounding)]
-    found = ost.compare(profile(dtype=dtype), path(value, dtype=dtype))
-    assert bool(only(found)["holds"]) is holds
+    assert bool(only(ost.compare(profile(dtype=dtype), path(value, dtype=dtype)))["holds"]) is holds
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,7 @@ def test_an_estimate_decides_what_its_interval_decides(bound: float, verdict: bo
     one token, above elsewhere.
     """
     value = [9 * 4.0, 9 * 1.0, bound * 2.0, 9 * 8.0]
-    measured = profile(method="estimate", width=4.0)
-    row = only(ost.compare(measured, path(value)))
+    row = only(ost.compare(profile(method="estimate", width=4.0), path(value)))
     assert row["method"] == "estimate"
     assert (row["holds"] is pd.NA) if verdict is None else (bool(row["holds"]) is verdict)
     exact = only(ost.compare(profile(), path(value)))
@@ -102,15 +102,14 @@ def test_an_estimate_decides_what_its_interval_decides(bound: float, verdict: bo
 
 def test_tokens_are_compared_by_their_places_whatever_the_order_of_rows() -> None:
     measured, paths = profile(), path([400.0, 10.0, 200.0, 8000.0])
-    upside_down = Sensitivity(measured.frame.iloc[::-1], measured.provenance)
     pd.testing.assert_frame_equal(
-        ost.compare(upside_down, paths).summary, ost.compare(measured, paths).summary
+        ost.compare(Sensitivity(measured.frame.iloc[::-1], measured.provenance), paths).summary,
+        ost.compare(measured, paths).summary,
     )
     some = Sensitivity(measured.frame.iloc[1:], measured.provenance)
     other = Sensitivity(measured.frame.assign(token_id=[0, 1, 2, 9]), measured.provenance)
     for one in (some, other):
-        with pytest.raises(ost.InputError, match="each token once in the profile and in variant"):
-            ost.compare(one, paths)
+        refused("each token once in the profile and in variant", ost.compare, one, paths)
 
 
 def test_another_linearisation_than_the_bounds_is_refused() -> None:
@@ -123,9 +122,101 @@ def test_another_linearisation_than_the_bounds_is_refused() -> None:
 
 def test_one_profile_under_another_or_of_another_prompt_is_refused() -> None:
     backwards: Any = path([9.0] * 4)
-    with pytest.raises(
-        ost.InputError, match=r"expected a Sensitivity or an? Evaluation, found Bounds"
+    refused(
+        r"expected a Sensitivity or an? Evaluation, found Bounds", ost.compare, backwards, profile()
+    )
+    refused("of different prompts", ost.compare, profile(), path([9.0] * 4, ids=(1, 2, 3, 5)))
+
+
+def test_ratios_are_second_over_first_and_joined_on_norm_and_linearisation() -> None:
+    found = ost.compare(
+        profile(measured=[4.0, 1.0, 2.0, 8.0]),
+        profile(measured=[2.0, 1.0, 8.0, 8.0], weight_hash="b"),
+    )
+    assert isinstance(found, ost.measure.Change)
+    for norm in ("operator", "frobenius"):
+        rows: Any = found.frame[found.frame["norm"] == norm]
+        assert (
+            rows["ratio"].tolist()
+            == rows["lower"].tolist()
+            == rows["upper"].tolist()
+            == [0.5, 1.0, 4.0, 1.0]
+        )
+    assert found.summary["median_ratio"].tolist() == [1.0, 1.0]
+    assert found.provenance.parameters["differ"] == ["weights"]
+
+
+def test_a_norm_that_is_rounding_has_no_ratio() -> None:
+    tiny = [4.0, 0.0, 8e-8, 8.0]
+    found = ost.compare(profile(measured=tiny), profile(measured=[4.0, 3.0, 2.0, 0.0]))
+    assert found.frame["ratio"].isna().tolist()[:4] == [False, True, True, False]
+    assert found.summary["tokens"].tolist() == [2, 2]
+
+
+def test_what_differs_is_named() -> None:
+    one, edited = profile(), profile(dtype="float64")
+    edited = replace(
+        edited, provenance=replace(edited.provenance, edits=("mask_scores at blocks.0 (block 3)",))
+    )
+    found: Any = ost.compare(one, edited)
+    assert found.provenance.parameters["differ"] == ["dtype", "edits"]
+    assert found.provenance.parameters["second"]["edits"]
+    same: Any = ost.compare(one, one)
+    assert (same.frame["ratio"] == 1).all()
+    assert same.provenance.parameters["differ"] == []
+
+
+def test_two_heads_taken_out_are_two_edits(embedded: TransformerBridge) -> None:
+    results = []
+    for head in (0, 1, 1):
+        with hooks.ablate_heads(embedded, [(0, head)]):
+            embedded(torch.tensor([[5, 6, 7, 8, 9]]))
+            edits = tuple(map(str, hooks.active_edits(embedded)))
+        one = profile()
+        results.append(replace(one, provenance=replace(one.provenance, edits=edits)))
+    first, second, again = results
+    assert ost.compare(first, second).provenance.parameters["differ"] == ["edits"]
+    assert "edits" not in ost.compare(second, again).provenance.parameters["differ"]
+
+
+def test_a_stored_profile_of_two_logits_is_the_same_quantity() -> None:
+    """A pair is read as a list; a token is the same by its text and by its id."""
+    one = profile()
+    first, second = (
+        replace(one, provenance=replace(one.provenance, parameters=parameters))
+        for parameters in (
+            {"logit": ("1", "2"), "logit_ids": (7, 8)},
+            {"logit": [7, 8], "logit_ids": [7, 8]},
+        )
+    )
+    assert bool((ost.compare(first, second).frame["ratio"] == 1).all())
+    with pytest.raises(ost.InputError, match=r"same logit=, found \[7, 8\] and None"):
+        ost.compare(first, one)
+
+
+def test_what_is_not_the_same_quantity_is_refused() -> None:
+    compare: Any = ost.compare
+    one = profile()
+    other_text = replace(one, frame=one.frame.assign(token=["t0", "x", "t2", "t3"]))
+    both = replace(one, frame=pd.concat([one.frame, profile("full").frame]))
+    # Out of a sweep of texts: the provenance knows no token ids.
+    other_id = replace(one, frame=one.frame.assign(token_id=[0, 1, 9, 3]))
+    twice = replace(one, frame=pd.concat([one.frame, one.frame]))
+    two_prompts = replace(one, frame=pd.concat([one.frame, other_id.frame[2:3]]))
+    part = replace(one, frame=both.frame[:-1])
+    alone = r"found in one alone \('full', 'frobenius', 0, 0\)"
+    for pair, words in (
+        (
+            (one, profile(measured=[1.0, 2.0, 3.0], ids=(1, 2, 3))),
+            r"found 4 and 3 tokens, which differ at position 3: .* measure both on one prompt",
+        ),
+        ((one, other_id), "found 4 and 4 tokens, which differ at position 2"),
+        ((twice, twice), r"found twice \('frozen', 'operator', 0, 0\): give results of one prompt"),
+        ((two_prompts, one), "found 5 and 4 tokens, which differ"),
+        ((part, both), r"found in one alone \('full', 'frobenius', 0, 3\)"),
+        ((one, other_text), "tokens, which differ at position 1: .* of one tokenizer"),
+        ((both, one), alone),
+        ((one, both), alone),
+        ((path([1.0] * 4), one), r"expected a Sensitivity or an? Evaluation, found Bounds"),
     ):
-        ost.compare(backwards, profile())
-    with pytest.raises(ost.InputError, match="of different prompts"):
-        ost.compare(profile(), path([9.0] * 4, ids=(1, 2, 3, 5)))
+        refused(words, compare, *pair)

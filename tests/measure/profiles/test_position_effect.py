@@ -1,7 +1,5 @@
 """The position effect: thirds of rotated passages, from which each token's own size falls out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +11,7 @@ from ostools import InputError
 from ostools.measure.profiles.position_effect import NATURAL, PositionEffect, position_effect
 from ostools.reporting.findings.effects import contrast_words
 from ostools.results import Provenance
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 
 MIDDLE = "middle"
 
@@ -94,8 +92,7 @@ def test_the_untrained_model_stands_beside() -> None:
     ],
 )
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        position_effect(tiny_model("llama"), **options)
+    refused(words, position_effect, tiny_model("llama"), **options)
 
 
 def test_passages_are_paired_by_their_number() -> None:

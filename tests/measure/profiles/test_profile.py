@@ -1,7 +1,5 @@
 """Shares, ranks, shapes and ratios of profiles made by hand, and of a real model's."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -13,14 +11,14 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure import Profile, Sensitivity
+from ostools.measure import Sensitivity
 from ostools.models import Prompt
-from tests.checkpoints import tiny_model
+from tests.checkpoints import refused, tiny_model
 from tests.reporting.every import EVERY
 from tests.reporting.made import PROVENANCE, made_sensitivity
 
 
-def shape_of(result: Profile, kept: str, linearisation: str = "full") -> Any:
+def shape_of(result: ost.measure.Profile, kept: str, linearisation: str = "full") -> Any:
     shapes: Any = result.shapes
     return shapes[(shapes["kept"] == kept) & (shapes["linearisation"] == linearisation)].iloc[0]
 
@@ -107,8 +105,7 @@ def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
     result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 9.0], "frozen": [7.0, 2.0, 1.0]}))
     assert result.top(2)["position"].tolist() == [2, 1]
     assert result.top(1, linearisation="frozen")["position"].tolist() == [0]
-    with pytest.raises(InputError, match="did you mean 'frozen'"):
-        result.top(linearisation="frozn")
+    refused("did you mean 'frozen'", result.top, linearisation="frozn")
 
 
 def test_a_planted_u_is_one_with_and_without_its_ends() -> None:
@@ -143,12 +140,14 @@ def test_where_there_is_nothing_to_test_the_verdict_says_so(
 
 def test_an_estimate_is_read_by_its_frobenius_norm() -> None:
     measured = made_sensitivity({"full": [1.0, 2.0]})
-    found = ost.profile(Sensitivity(measured.frame.assign(method="estimate"), PROVENANCE)).frame
+    found = ost.profile(
+        ost.measure.Sensitivity(measured.frame.assign(method="estimate"), PROVENANCE)
+    ).frame
     assert set(ost.profile(measured).frame["norm"]) == {"operator"}
     assert (set(found["norm"]), set(found["method"])) == ({"frobenius"}, {"estimate"})
     assert found["share"].tolist() == pytest.approx([1 / 3, 2 / 3])
-    with pytest.raises(InputError, match="expected the sensitivity to the embeddings, layer 0"):
-        ost.profile(Sensitivity(measured.frame.assign(layer=2), PROVENANCE))
+    with pytest.raises(ost.InputError, match="expected the sensitivity to the embeddings, layer 0"):
+        ost.profile(ost.measure.Sensitivity(measured.frame.assign(layer=2), PROVENANCE))
 
 
 def test_a_model_whose_windows_do_not_reach_the_start() -> None:
@@ -158,7 +157,7 @@ def test_a_model_whose_windows_do_not_reach_the_start() -> None:
     model = tiny_model(
         "gemma2", window=3, d_model=16, d_mlp=24, layer_types=["sliding_attention"] * 2
     )
-    measured = ost.sensitivity(model, Prompt.from_ids(model, [2, *range(40, 104)]))
+    measured = ost.sensitivity(model, ost.Prompt.from_ids(model, [2, *range(40, 104)]))
     result = ost.profile(measured)
     frame: Any = result.frame
     assert (frame.loc[frame["position"] < 60, "share"] == 0).all()

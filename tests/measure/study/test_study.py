@@ -2,8 +2,6 @@
 refusals, the command.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +13,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.measure.answers.evaluate import evaluate
-from ostools.measure.collapse.collapse import collapse
-from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.position import read_at
 from ostools.measure.study.study import Study
-from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.mitigations import (
     Hint,
     Mitigation,
@@ -32,11 +25,10 @@ from ostools.mitigations import (
     running,
 )
 from ostools.mitigations.passes import SlidingWindow
-from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
 pytestmark = pytest.mark.slow  # a study is some dozens of measurements
-TASK = AppendixTask("copy-last")
+TASK = ost.tasks.AppendixTask("copy-last")
 SMALL: dict[str, Any] = {
     "d_model": 16,
     "n_heads": 2,
@@ -72,26 +64,26 @@ def test_every_number_is_that_of_its_own_measurement(
     mitigation = Separator() if name == "separator" else SlidingWindow(40, sinks=1)
     lengths = [2, 3, 7]
     for column, given in (("value", mitigation), ("baseline", None)):
-        said = evaluate(
+        said = ost.evaluate(
             model, TASK, lengths=lengths, mitigation=given, elicitation="zero-shot"
         ).frame
         for quantity in ("log_probability", "correct"):
             np.testing.assert_allclose(
                 rows(found, name, quantity)[column], said[quantity].astype(float), rtol=1e-5
             )
-        asked: dict[str, Any] = {"dtypes": ["bfloat16"], "mitigation": given, "chat": False}
-        pairs: Any = collapse(model, TASK, lengths=lengths, **asked).reference
+        pairs: Any = ost.collapse(
+            model, TASK, lengths=lengths, dtypes=["bfloat16"], mitigation=given, chat=False
+        ).reference
         exact = pairs[pairs["site"] == "y"]["distance"]
         np.testing.assert_allclose(
             rows(found, name, "collapse_distance", "float64")[column], exact, rtol=1e-9
         )
-        posed = render_prompt(model, TASK, 7, mitigation=given, chat=False)
-        at = list(carrier_positions(model, posed))
+        posed = ost.measure.render_prompt(model, TASK, 7, mitigation=given, chat=False)
+        at = list(ost.measure.carrier_positions(model, posed))
         with running(model, given):
-            prompt = read_at(model, posed).prompt(model)
-            norms: Any = sensitivity(model, prompt, linearisations="full", method="exact").frame[
-                "operator_norm"
-            ]
+            norms: Any = ost.sensitivity(
+                model, read_at(model, posed).prompt(model), linearisations="full", method="exact"
+            ).frame["operator_norm"]
         assert rows(found, name, "sensitivity")[column][7] == pytest.approx(
             norms[at].mean(), rel=1e-6
         )
@@ -104,7 +96,7 @@ def test_distances_are_of_the_position_and_the_study_says_which(
 ) -> None:
     asked: dict[str, Any] = {"lengths": [2, 3], "chat": False, "position": position}
     found = ost.study(model, TASK, mitigations=[WIDE], dtypes=(), measures=["collapse"], **asked)
-    pairs: Any = collapse(model, TASK, dtypes=["float64"], **asked).reference
+    pairs: Any = ost.collapse(model, TASK, dtypes=["float64"], **asked).reference
     expected = pairs[pairs["site"] == "y"]["distance"].to_numpy()
     baseline = rows(found, label(WIDE), "collapse_distance", "float64")["baseline"]
     np.testing.assert_allclose(baseline, expected, rtol=1e-9)
@@ -119,8 +111,7 @@ def test_what_changed_nothing_is_inactive(found: Study) -> None:
     pair = rows(found, "separator", "collapse_distance", "float64")["status"].to_dict()
     assert pair == {2: "inactive", 3: "active", 7: "active"}
     frame: Any = found.frame
-    wide = frame[frame["mitigation"] == "sliding-window:window=700"]
-    assert set(wide["status"]) == {"inactive"}
+    assert set(frame[frame["mitigation"] == "sliding-window:window=700"]["status"]) == {"inactive"}
     said = found.verdicts.set_index("mitigation")
     assert set(said.loc["sliding-window:window=700", ["answers", "collapse", "sensitivity"]]) == {
         "inactive"
@@ -192,6 +183,6 @@ def test_refusals_come_before_any_measurement(
 ) -> None:
     told: list[int] = []
     given = {"task": TASK, "mitigations": [Hint()], "lengths": [2]} | arguments
-    with pytest.raises((InputError, MitigationError), match=message):
+    with pytest.raises((ost.InputError, MitigationError), match=message):
         ost.study(model, progress=lambda done, total: told.append(done), **given)
     assert told == []

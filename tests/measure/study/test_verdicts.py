@@ -2,8 +2,6 @@
 is nothing; which cotangents and tokens a sensitivity is of, and when a pair is active.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -12,15 +10,10 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.study import arms
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.verdicts import corrected, effects, verdicts
-from ostools.measure.task_prompt import carrier_positions, render_prompt
-from ostools.mitigations import Hint
-from ostools.mitigations.passes import SlidingWindow
 from ostools.results import Provenance
-from ostools.tasks import AppendixTask
 from ostools.theory.statistics.answers import paired_difference
 from tests.checkpoints import tiny_model
 
@@ -93,12 +86,15 @@ def test_the_sign_of_a_verdict(sign: int, verdict: str, quantity: str) -> None:
 
 def test_too_few_lengths_for_a_verdict() -> None:
     """Five lengths, all better: that is nothing rare enough for four verdicts at 95%; eight are."""
-    row, said = judged(lengths=range(1, 6), value=2.0)
+    row, said = judged(lengths=range(1, 7), value=2.0)
     assert row["low"] > 0
+    assert np.isnan(row["verdict_low"])
+    assert "on 6 lengths, and a verdict needs 8" in said["sentence"]
+    row, said = judged(lengths=range(1, 6), value=2.0)
+    assert np.isnan(row["low"])
     assert said["collapse"] == "not decided"
     assert "on 5 lengths, and a verdict needs 8" in said["sentence"]
     assert judged(lengths=range(1, 9), value=2.0)[1]["collapse"] == "larger"
-    assert np.isnan(judged(lengths=[4, 9], value=2.0)[0]["low"])
 
 
 @pytest.mark.parametrize(
@@ -190,8 +186,7 @@ def test_what_changed_nothing_is_no_evidence() -> None:
     some = {"value": lambda n, s: 3.0, "status": lambda n, s: "inactive" if n < 10 else "active"}
     row, said = judged("sensitivity", **some)
     assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "larger")
-    refused = {"status": "refused", "value": float("nan")}
-    row, said = judged(**refused, reason="ends in its sequence")
+    row, said = judged(status="refused", value=float("nan"), reason="ends in its sequence")
     assert (row["refused"], row["pairs"], said["collapse"]) == (20, 0, "not decided")
     assert "distance of the pair: not decided (ends in its sequence)" in said["sentence"]
 
@@ -284,8 +279,9 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
 
 def test_each_number_stands_beside_that_of_the_same_question() -> None:
     """Not beside the neighbouring length's or seed's, whatever order the rows are in."""
-    columns: dict[str, Any] = {"value": lambda n, seed: 10.0 * n + seed}
-    arm = pairs(lengths=(2, 3, 4), seeds=(0, 1), **columns).drop(columns="baseline")
+    arm = pairs(lengths=(2, 3, 4), seeds=(0, 1), value=lambda n, seed: 10.0 * n + seed).drop(
+        columns="baseline"
+    )
     plain = arm.assign(value=arm["value"] + 0.5)[
         [*arms.KEYS, "value", "status", "reason", "rounding"]
     ]
@@ -294,7 +290,7 @@ def test_each_number_stands_beside_that_of_the_same_question() -> None:
     assert both["value"].tolist() == [20.0, 21.0, 30.0, 31.0, 40.0, 41.0]
 
 
-TASK = AppendixTask("copy-last")
+TASK = ost.tasks.AppendixTask("copy-last")
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16}
 
 
@@ -307,29 +303,33 @@ def test_a_sketch_is_drawn_by_the_length_and_is_the_mean_over_the_tokens_that_ca
         seeds.append(seed)
         positions = range(len(prompt.ids))
         frame = pd.DataFrame({"position": positions, "frobenius_norm": [p**2 for p in positions]})
-        return PositionEffect(frame, Provenance.without_model())
+        return ost.measure.PositionEffect(frame, Provenance.without_model())
 
     monkeypatch.setattr(arms, "sensitivity", norms)
     monkeypatch.setattr(arms, "choose_method", lambda d_model, exact_fits: ("sketch", ""))
     how: dict[str, Any] = {"measures": ["sensitivity"], "sensitivity_lengths": 2, "chat": False}
-    task = AppendixTask("count-ones")
-    found = ost.study(model, task, mitigations=[Hint()], lengths=[2, 5], **how)
+    task = ost.tasks.AppendixTask("count-ones")
+    found = ost.study(model, task, mitigations=[ost.mitigations.Hint()], lengths=[2, 5], **how)
     assert sorted(seeds) == [2, 2, 5, 5]
     rows: Any = found.frame.query("quantity == 'sensitivity'")
     assert rows["length"].tolist() == [2, 5]
     for length, value in zip(rows["length"], rows["baseline"], strict=True):
-        carriers = carrier_positions(model, render_prompt(model, task, length, chat=False))
+        carriers = ost.measure.carrier_positions(
+            model, ost.measure.render_prompt(model, task, length, chat=False)
+        )
         assert len(carriers) == length
         assert value == pytest.approx(sum(p**2 for p in carriers) / length)
 
 
 def test_a_pair_is_active_where_its_longer_question_alone_is_changed() -> None:
     model = tiny_model("llama", seed=1, context=768, **SMALL)
-    lengths = [render_prompt(model, TASK, n, chat=False).tokens for n in (2, 3)]
+    lengths = [ost.measure.render_prompt(model, TASK, n, chat=False).tokens for n in (2, 3)]
     assert lengths[1] > lengths[0]
     how: dict[str, Any] = {"measures": ["collapse"], "dtypes": ["bfloat16"], "chat": False}
     how |= {"position": "prompt-end"}
     for window, status in ((lengths[0], "active"), (lengths[1], "inactive")):
-        found = ost.study(model, TASK, mitigations=[SlidingWindow(window)], lengths=[2], **how)
+        found = ost.study(
+            model, TASK, mitigations=[ost.mitigations.SlidingWindow(window)], lengths=[2], **how
+        )
         rows: Any = found.frame.query("mitigation != 'none' and dtype == 'float64'")
         assert rows["status"].tolist() == [status], window

@@ -6,8 +6,6 @@ blanks, what it strips, where it puts the system prompt, what it refuses, and it
 thinking.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

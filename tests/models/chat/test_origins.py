@@ -1,7 +1,5 @@
 """Whose each token of a prompt is: the template's own, the system prompt, the user's text."""
 
-from __future__ import annotations
-
 import re
 from itertools import groupby
 from typing import Any
@@ -10,12 +8,11 @@ import pytest
 from tokenizers import processors
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
 from ostools.models.chat import MIXED, NO_SWITCH, OFF, ON, SPECIAL, SYSTEM, TEMPLATE, TEXT
 from ostools.models.tokenizer_calls import note_once
 from ostools.models.tokens import count_tokens
-from tests.checkpoints import tiny_model, trained
+from tests.checkpoints import refused, tiny_model, trained
 from tests.models.chat.templates import TEMPLATES, Template, on_template, with_template
 from tests.sets import quick
 
@@ -43,8 +40,9 @@ def _by_transformers(name: str, text: str, system: str | None = None, tokenize: 
     tokenizer: Any = on_template(name).tokenizer
     messages = [{"role": "user", "content": text}]
     messages = messages if system is None else [{"role": "system", "content": system}, *messages]
-    options = {"add_generation_prompt": True, "enable_thinking": False, "tokenize": tokenize}
-    found = tokenizer.apply_chat_template(messages, **options)
+    found = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, enable_thinking=False, tokenize=tokenize
+    )
     return list(found["input_ids"]) if tokenize else found
 
 
@@ -142,21 +140,20 @@ def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(
     model: str, options: Any, match: str
 ) -> None:
     tiny = on_template(model) if model in TEMPLATES else _changed(model)
-    with pytest.raises(InputError, match=match) as caught:
-        encode(tiny, "Hi", **({"chat": True} | options))
-    assert "\n" not in str(caught.value)
+    refused(match, encode, tiny, "Hi", **({"chat": True} | options))
 
 
 @pytest.mark.parametrize("name", [name for name, template in TEMPLATES.items() if template.control])
 def test_control_tokens_in_a_message_or_a_system_prompt_are_refused(name: str) -> None:
     for token in TEMPLATES[name].control:
         with pytest.raises(
-            InputError, match="the message holds text that the tokenizer reads as a control token"
+            ost.InputError,
+            match="the message holds text that the tokenizer reads as a control token",
         ):
             encode(on_template(name), f"Hi {token}", chat=True)
         if name in TAKES_SYSTEM:
             with pytest.raises(
-                InputError,
+                ost.InputError,
                 match="the message holds text that the tokenizer reads as a control token",
             ):
                 encode(on_template(name), "Hi", chat=True, system=f"Be {token}")
@@ -199,7 +196,7 @@ def test_a_template_that_writes_the_date_says_so() -> None:
 def test_a_template_without_a_switch_is_left_as_it_is(name: str) -> None:
     assert encode(on_template(name), "Hi", chat=True).provenance["thinking"] == NO_SWITCH
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"thinking: expected a chat template with a switch \(enable_thinking\), found none",
     ):
         encode(on_template(name), "Hi", chat=True, thinking=True)

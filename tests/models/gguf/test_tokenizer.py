@@ -2,8 +2,6 @@
 nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path
@@ -30,6 +28,7 @@ from scripts.gguf_types import (
     verdict_of,
 )
 from scripts.gguf_writing import TEXTS, Vocabulary, of_bytes, of_pieces, write
+from tests.checkpoints import refused
 
 
 def _written(file: Path, vocabulary: Vocabulary, architecture: str = "llama") -> Path:
@@ -141,9 +140,7 @@ _PUBLISHED = ("llama-bpe", "tekken", "qwen2", "gpt-2", "command-r", "smollm")
     ],
 )
 def test_a_header_that_contradicts_itself(said: dict[str, Any], match: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=match) as refused:
-        _tokenizer(tmp_path, of_bytes("gpt-2", said=said))
-    assert "\n" not in str(refused.value)
+    refused(match, _tokenizer, tmp_path, of_bytes("gpt-2", said=said))
 
 
 def test_scores_that_are_not_the_tokens_own(tmp_path: Path) -> None:
@@ -178,8 +175,7 @@ REFUSED = {
 def test_tokens_and_logits_are_those_of_the_model_that_was_written(
     title: str, tmp_path: Path
 ) -> None:
-    kind = _BY_TITLE[title]
-    verdict = verdict_of(kind, tmp_path)
+    verdict = verdict_of(_BY_TITLE[title], tmp_path)
     assert (verdict.refused, verdict.tokens, verdict.difference) == ("", True, 0.0)
 
 
@@ -212,13 +208,13 @@ def test_a_header_of_no_model_is_refused(
 def test_the_list_in_the_docs_is_what_runs() -> None:
     """What loads has equal tokens, and logits to the bit."""
     found = outcomes()
-    refused = {
+    refusals = {
         title.rpartition(", ")[0]
         for words, titles in found.items()
         for title in titles
         if words.startswith("refused")
     }
-    assert refused == REFUSED
+    assert refusals == REFUSED
     loaded = [words for words in found if not words.startswith("refused")]
     assert loaded == ["tokens and logits equal"]
     assert PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0].strip() == listing(found)

@@ -1,7 +1,5 @@
 """Tiny GGUF files of quantised weights, and the weights that they stand for."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention drawn: heat maps by stated rules, and circuitsvis on a page that nothing gets out of."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

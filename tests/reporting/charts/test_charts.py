@@ -1,22 +1,33 @@
 """The charts draw what the tables hold, say what they cannot show, and look the same everywhere."""
 
-from __future__ import annotations
-
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
+import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure import Sensitivity
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.charts.collapse_parts import precision_chart
-from ostools.reporting.charts.tokens import bounds_chart, comparison_chart, sensitivity_chart
+from ostools.reporting.charts.profile import profile_chart
+from ostools.reporting.charts.tokens import (
+    bounds_chart,
+    comparison_chart,
+    layers_chart,
+    sensitivity_chart,
+)
+from ostools.reporting.findings.sensitivity import sensitivity_findings
 from ostools.reporting.style import theme
 from ostools.reporting.style.axes import ZERO_NOTE
 from tests.reporting.made import (
     HOSTILE,
+    PROVENANCE,
     made_collapse,
     made_comparison,
     made_paths,
@@ -24,8 +35,10 @@ from tests.reporting.made import (
     rows_of,
     words_of,
 )
+from tests.reporting.style.test_every_chart import nodes
 
 PROFILE = [1.0, 3.0, 2.0, 5.0]
+NAMED = re.compile(r"(\[.*\])\[indexof\((\[.*\]), datum.value\)\]")
 
 
 def test_a_comparison_holds_every_row_of_the_table() -> None:
@@ -51,6 +64,25 @@ def test_estimated_rows_are_not_called_measured() -> None:
     assert "operator" not in words
     assert "easured" not in words
     assert "intervals" not in words_of(sensitivity_chart(exact))
+
+
+@pytest.mark.parametrize("chosen", [[3], [2, 3], [1, 3, 6], range(5, 60), range(9)])
+def test_a_token_has_its_own_name_and_place_in_a_table_without_the_others(chosen: Any) -> None:
+    whole = made_sensitivity({"full": [1.0 + place for place in range(60)]})
+    frame: Any = whole.frame
+    for order in (1, -1):
+        drawn = sensitivity_chart(
+            replace(whole, frame=frame[frame["position"].isin(chosen)][::order])
+        )
+        (axis,) = {
+            (lookup.group(2), lookup.group(1), *node["scale"]["domain"])
+            for node in nodes(drawn.to_dict())
+            if (lookup := NAMED.match(str(node.get("axis", {}).get("labelExpr"))))
+        }
+        places, names = json.loads(axis[0]), json.loads(axis[1])
+        assert names == [f"t{place} {place}" for place in places]
+        assert {*places} == {place for place in chosen if len(chosen) < 48 or place % 2}
+        assert axis[2:] == (min(chosen) - 0.5, max(*chosen, min(chosen) + 1) + 0.5)
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0, 10.0], [0.0, 0.0], [0.5, 1.0, 10.0]])
@@ -146,3 +178,72 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
     assert ranges == [("int8", 31, 40)]
     assert "Which part" in words_of(result.plot())
     assert "Which part" not in words_of(made_collapse(lambda n: 1.0, lengths=[1, 2]).plot())
+
+
+def layered(
+    tokens: int, layers: int, linearisations: tuple[str, ...] = ("full", "frozen")
+) -> Sensitivity:
+    """Norms 10^(layer - position / tokens); above the last block only the last token's is not zero."""
+    tables = []
+    for layer in range(layers + 1):
+        norms = 10.0 ** (layer - np.arange(tokens) / tokens)
+        if layer == layers:
+            norms[:-1] = 0.0
+        tables.append(
+            made_sensitivity({name: list(norms) for name in linearisations}).frame.assign(
+                layer=layer
+            )
+        )
+    return Sensitivity(pd.concat(tables, ignore_index=True), PROVENANCE)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "axis"),
+    [
+        ({}, "the last token’s representation", "operator norm of ∂y/∂v"),
+        ({"logit": (" A",), "logit_norm": 2.0}, "t = the logit of ·A", "length of ∂t/∂v"),
+        (
+            {"logit": (" A", "</b>"), "logit_norm": 2.0},
+            "t = the logit of ·A minus the logit of <∕b>",
+            "length of ∂t/∂v",
+        ),
+    ],
+)
+def test_charts_and_words_say_what_was_differentiated(
+    asked: dict[str, Any], words: str, axis: str
+) -> None:
+    made = made_sensitivity({"full": [2.0, 6.0, 1.0]})
+    result = replace(
+        made,
+        provenance=replace(made.provenance, parameters={**made.provenance.parameters, **asked}),
+    )
+    drawn = [sensitivity_chart(result), profile_chart(ost.profile(result)), layers_chart(result)]
+    for chart in drawn:
+        said = words_of(chart).replace("'", "’")
+        assert words in said or not asked
+        assert axis in said
+    assert f" {words} responds most to" in sensitivity_findings(result)[0].replace("'", "’")
+
+
+def test_a_profile_chart_holds_every_token() -> None:
+    chart = profile_chart(
+        ost.profile(made_sensitivity({"full": [2.0, 6.0, 1.0], "frozen": [1.0, 2.0, 4.0]}))
+    )
+    drawn = {(row["position"], row["series"], row["value"]) for row in rows_of(chart, "position")}
+    assert {(0, "full", 2.0), (2, "frozen", 4.0), (1, "full", 6.0)} <= drawn
+    assert "Not tested: 2 tokens, 12 needed: " in words_of(chart)
+
+
+def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() -> None:
+    """Of an estimate, the norm that it knows: the Frobenius norm, twice the operator norm here."""
+    exact = layered(5, 3)
+    for method, norm, factor in (("exact", "operator", 1), ("estimate", "Frobenius", 2)):
+        chart = layers_chart(Sensitivity(exact.frame.assign(method=method), PROVENANCE))
+        cells = {
+            (row["layer"], row["position"], row["series"]): row["value"] / factor
+            for row in rows_of(chart)
+        }
+        assert len(cells) == 2 * (3 * 5 + 1)
+        assert cells[2, 0, "full"] == pytest.approx(100)
+        assert cells[3, 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
+        assert f"{norm} norm" in words_of(chart)

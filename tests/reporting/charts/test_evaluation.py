@@ -1,7 +1,5 @@
 """The chart and the sentences of answers: what is drawn, and what is said of it."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any
@@ -126,6 +124,20 @@ def test_the_favourite_wrong_numbers_are_named_and_heaping_is_tested() -> None:
     assert made([answer_row(n, n) for n in range(1, 9)]).heaping(5) is None
     few = made([answer_row(n, 5) for n in range(1, 5)]).findings()  # four decide nothing
     assert not any("multiples" in sentence for sentence in few)
+
+
+def test_ties_are_told() -> None:
+    """4, 8, 16 and 24 have none of two right; 30 is said three times, 21, 22 and 23 twice."""
+    answers = {4: (30, 20), 8: (30, 21), 12: (30, 12), 16: (22, 23), 20: (20, 21), 24: (22, 23)}
+    rows = [
+        answer_row(n, answer, seed=seed)
+        for n, pair in answers.items()
+        for seed, answer in enumerate(pair)
+    ]
+    told = " ".join(made(rows).findings())
+    assert "Fewest right at 4 items, as at 3 other lengths: 0 of 2, Wilson" in told
+    assert "numbers: 30 (3 times), " in told
+    assert " (2 times), and 1 more as often as the last." in told
 
 
 def test_sentences_tell_trained_lengths_from_others() -> None:

@@ -1,7 +1,5 @@
 """Every result has its chart: a row in one table, by its class."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import subprocess

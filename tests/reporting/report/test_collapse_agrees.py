@@ -4,8 +4,6 @@ charts, and the command's lines.
 One place decides (`measure.collapse.verdicts`). Here its verdict is read again out of each text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 
@@ -85,8 +83,7 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
     result, (kind, _) = shaped(name, overflow), SHAPES[name]
     verdict = verdicts_at_y(result)["bfloat16"]
     spans = {(span.first, span.last) for span in verdict.ranges}
-    assert verdict.kind == kind
-    assert bool(spans) == (kind in (TO_THE_END, IN_A_RANGE))
+    assert (verdict.kind, bool(spans)) == (kind, kind in (TO_THE_END, IN_A_RANGE))
     measured = Measurements(result.provenance, "", {"collapse": [result]})
     assert first_screen(measured, {}).strip[0].state == STRIP[kind]
     for place, text in told(result).items():

@@ -2,8 +2,6 @@
 here a second time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.measure import Collapse, Evaluation
+import ostools as ost
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.findings import where_read
 from ostools.reporting.findings.collapse import (
@@ -57,7 +54,10 @@ def test_whether_a_curve_falls_and_by_which_law() -> None:
     assert "it does not fall" in curve_said(lambda n: 3.0 * (0.85 if n > 60 else 1.0))
     assert "it falls:" not in curve_said(lambda n: 3.0 * (0.51 if n > 60 else 1.0))
     few = curve_said(lambda n: 3.0 / n, [1, 2, 4, 8])
-    assert "from 3 at n = 1 to 0.375 at n = 8; 4 lengths are too few to claim a trend" in few
+    assert (
+        "from 3 at n = 1 to 0.375 at n = 8; 3 evenly spread of the 4 lengths are too few to claim a trend"
+        in few
+    )
     assert "it falls" not in few
     exact = curve_said(
         lambda n: 3.0 / n if n < 20 else 2e-15
@@ -111,7 +111,7 @@ def test_what_storing_shifts_is_not_noise() -> None:
     weights = np.where(stored, "int8-weights", "given")
     frame = result.frame.assign(weights=weights, weight_shift=np.where(stored, 9.0, 0.0))
     frame = frame.assign(float64_distance=np.where(stored, 2.0, 4.0))
-    both = Collapse(frame, PROVENANCE)
+    both = ost.measure.Collapse(frame, PROVENANCE)
     plain, int8 = tails(both).drop(columns=["dtype", "pair_noise"]).to_numpy().tolist()
     assert plain == pytest.approx([4.0, 0.0, 1e-9, 4e9])
     assert int8 == pytest.approx([2.0, 9.0, 1e-3, 2000])
@@ -208,7 +208,9 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
 
 
 def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_the_floor() -> None:
-    def answers(task: str, right: int, likely: float, kind: str = "answered") -> Evaluation:
+    def answers(
+        task: str, right: int, likely: float, kind: str = "answered"
+    ) -> ost.measure.Evaluation:
         rows = [
             {
                 "length": n,
@@ -229,7 +231,7 @@ def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_th
     rarer, unread = answers("count-word", 0, -9.0), answers("copy-last", 0, -1.0, "cut off")
     assert task_with_room([always, often, never]) == "sum-ones"
     assert task_with_room([always, rarer, never, unread]) == "count-ones"
-    with pytest.raises(InputError, match="all are right, or none was read"):
+    with pytest.raises(ost.InputError, match="all are right, or none was read"):
         task_with_room([always, unread])
 
 
@@ -254,6 +256,19 @@ def test_a_trend_is_the_last_quarters_median_over_the_firsts() -> None:
     _, change, _ = _trend(made_collapse(lambda n: 1.0 / n, lengths=range(1, 41)))
     last, first = (1 / 35 + 1 / 36) / 2, (1 / 5 + 1 / 6) / 2
     assert change == pytest.approx(last / first, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        ([*range(1, 33), 64, 128, 256], "; 3 evenly spread of the 35 lengths are too few"),
+        ([*range(1, 17), *range(24, 129, 8)], "last quarter of the 18 evenly spread of the 30"),
+        (range(1, 41), "The median of the last quarter of the lengths is"),
+        (range(1, 4), "; 3 lengths are too few to claim a trend."),
+    ],
+)
+def test_a_trend_says_of_how_many_lengths_it_is(lengths: Any, words: str) -> None:
+    assert words in curve_said(lambda n: 1.0 / n, lengths=lengths)
 
 
 # --- where the prompt was read

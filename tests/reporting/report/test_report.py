@@ -2,16 +2,13 @@
 outside, nothing half-written.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ostools.ground.errors import InputError
-from ostools.models import encode
+import ostools as ost
 from ostools.models.shape import Shape
 from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.report import lengths_text, measure, only_by_name, report
@@ -59,7 +56,7 @@ def found() -> Measurements:
     model = tiny_model("gemma")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
-        return measure(model, encode(model, "1110"), list(LENGTHS), MEASURED)
+        return measure(model, ost.encode(model, "1110"), list(LENGTHS), MEASURED)
 
 
 def sections(page: Parsed) -> list[str]:
@@ -101,25 +98,24 @@ def test_a_section_is_made_of_what_it_needs_alone(
     """What takes answers, of a model that answers."""
     model = trained("embedded") if name in ("evaluate", "mitigations") else tiny_model("gemma")
     monkeypatch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
-    chosen = measure(model, encode(model, "1110"), list(LENGTHS), [name])
+    chosen = measure(model, ost.encode(model, "1110"), list(LENGTHS), [name])
     assert present(chosen) == [name]
-    assert chosen.provenance.parameters["sections"] == [name]
-    assert chosen.left_out == []
+    assert (chosen.provenance.parameters["sections"], chosen.left_out) == ([name], [])
 
 
 def test_what_is_measured_unasked_goes_by_size() -> None:
     """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a
     GPU.
     """
-    sizes = {
-        "n_layers": 28,
-        "d_model": 3072,
-        "n_heads": 16,
-        "n_key_value_heads": 16,
-        "d_head": 256,
-        "d_mlp": 24576,
-    }
-    large = replace(Shape.of(tiny_model("gemma")), **sizes)
+    large = replace(
+        Shape.of(tiny_model("gemma")),
+        n_layers=28,
+        d_model=3072,
+        n_heads=16,
+        n_key_value_heads=16,
+        d_head=256,
+        d_mlp=24576,
+    )
     dear = {"precision", "sensitivity", "failure-stage", "mitigations"}
     assert set(only_by_name(large, 64)) == dear
     assert set(only_by_name(large, 512)) == {*dear, "layers"}
@@ -140,13 +136,12 @@ def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
     assert "beside the same architecture before training" not in text
     named = measure(
         model,
-        encode(model, "1110"),
+        ost.encode(model, "1110"),
         extent_of(Shape.of(model), quick=True).lengths(12),
         ["precision"],
         quick=True,
     )
-    assert present(named) == ["precision"]
-    assert named.left_out == []
+    assert (present(named), named.left_out) == (["precision"], [])
 
 
 def test_what_cannot_be_measured_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
@@ -155,7 +150,7 @@ def test_what_cannot_be_measured_is_refused_and_leaves_no_file(tmp_path: Path) -
         ([], "section: expected at least one, found none"),
         (None, "at most 256 tokens"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(ost.InputError, match=said):
             report(
                 tiny_model("gemma"), prompt="1" * 300, sections=sections, out=tmp_path / "r.html"
             )
@@ -174,9 +169,8 @@ def test_lengths_are_written_as_the_command_line_reads_them() -> None:
 
 def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     model = tiny_model("gemma", context=40)
-    found = measure(model, encode(model, "1110"), list(LENGTHS), ["collapse", "sensitivity"])
-    assert found.of("collapse") == []
-    assert present(found) == ["sensitivity"]
+    found = measure(model, ost.encode(model, "1110"), list(LENGTHS), ["collapse", "sensitivity"])
+    assert (found.of("collapse"), present(found)) == ([], ["sensitivity"])
     assert sum("40 tokens" in why and name == "collapse" for name, why in found.left_out) == 4
     shown = Parsed(render_report(found, "ostools report")).text
     assert all(why.replace("`", "") in " ".join(shown.split()) for _, why in found.left_out)
@@ -187,6 +181,6 @@ def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:
     model = tiny_model("llama", fresh=True)
     model.blocks[0].mlp.out.weight[0, 0] = float("nan")
     out = tmp_path / "report.html"
-    with pytest.raises(InputError, match=r"nothing could be measured.*not finite"):
+    with pytest.raises(ost.InputError, match=r"nothing could be measured.*not finite"):
         report(model, prompt="11110", out=out, lengths=[1, 2], sections=["collapse", "sensitivity"])
     assert not out.exists()

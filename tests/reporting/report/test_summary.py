@@ -1,7 +1,5 @@
 """The first screen says what was tested: exact sentences and verdicts of made results."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import ostools as ost
 from ostools.ground.words import number
-from ostools.measure.profiles.position_effect import PositionEffect
-from ostools.measure.study.study import Study
 from ostools.reporting.page.section import Headline, Part, StripField
 from ostools.reporting.report.rendering import first_screen, sections_of
 from ostools.reporting.sections import extent
@@ -101,13 +98,12 @@ def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_to
 # --- over-squashing
 
 
-def position_of(start: float, end: float) -> PositionEffect:
+def position_of(start: float, end: float) -> ost.measure.PositionEffect:
     """Thirds of passages of 12 tokens: the first and the last stand that many decades above the
     middle one.
     """
     by_position = np.concatenate([np.full(4, start), np.zeros(4), np.full(4, end)])
-    sizes = np.random.default_rng(0).normal(scale=3.0, size=(5, 12))
-    made = made_position(by_position, sizes)
+    made = made_position(by_position, np.random.default_rng(0).normal(scale=3.0, size=(5, 12)))
     return replace(
         made,
         provenance=replace(
@@ -240,7 +236,7 @@ def test_answers_are_counted() -> None:
     assert cut[0] == "None of 2 texts holds an answer in the form that count-ones asks for."
 
 
-def study_of(verdict: str, baseline: float = 0.5) -> Study:
+def study_of(verdict: str, baseline: float = 0.5) -> ost.measure.Study:
     row = {
         "mitigation": "hint",
         "quantity": "correct",
@@ -268,7 +264,9 @@ def study_of(verdict: str, baseline: float = 0.5) -> Study:
         ]
     )
     provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
-    return Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table)
+    frame = pd.DataFrame({"quantity": "correct", "length": range(8), "seed": 0})
+    frame = frame.assign(baseline=[1.0] * int(8 * baseline) + [0.0] * int(8 - 8 * baseline))
+    return ost.measure.Study(frame, provenance, pd.DataFrame([row]), table)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +284,7 @@ def test_a_mitigation_is_what_the_study_says(verdict: str, state: str) -> None:
     assert strip(mitigations=study_of(verdict, baseline=1.0))["Mitigations"] == "not tested"
     first, tried = made.findings()
     assert tried == (
-        f"Tried on copy-last: hint (answers: {verdict}). Without a mitigation 50% of the answers are right."
+        f"Tried on copy-last: hint (answers: {verdict}). Without a mitigation 4 of 8 answers are right."
     )
     shown = "hint helps answers: +25.0 points [+10.0, +40.0]."
     assert first == (shown if verdict == "helps" else "No mitigation is shown to help or to hurt.")

@@ -1,7 +1,5 @@
 """One look: what must hold of the chart of every result, read from its specification."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A chart for a paper: its width, its fonts, its colours."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ostools.ground.arguments import LINEARISATIONS
 from ostools.ground.errors import InputError
-from ostools.ground.names import LINEARISATIONS
 from ostools.measure.bounds.variants import VARIANTS
 from ostools.reporting.page.page import TEMPLATES
 from ostools.reporting.style import theme

@@ -2,8 +2,6 @@
 and nothing lost unsaid.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Sequence
@@ -17,8 +15,6 @@ import ostools as ost
 from ostools.measure.swept import Cell
 from ostools.reporting.sweep.report import section_of
 from ostools.results import Provenance
-from ostools.sweep import run as run_sweep
-from ostools.sweep import sweep_of
 from ostools.sweep.cells import MEASUREMENTS, KeyedCell
 from ostools.sweep.reading import read
 from ostools.sweep.store import Store, file_of
@@ -74,8 +70,7 @@ def sums(values: Sequence[float] = (2.0, 3.0, 4.0)) -> Any:
 
 
 def parts_of(directory: Path, measurement: str) -> Sequence[Any]:
-    section = section_of(read(directory), MEASUREMENTS[measurement])
-    return section.parts
+    return section_of(read(directory), MEASUREMENTS[measurement]).parts
 
 
 def page_of(directory: Path, **options: Any) -> str:
@@ -104,9 +99,9 @@ def test_the_longest_prompt_of_each_dtype_is_drawn_with_its_least_seed_and_its_w
         keep(tmp_path, cell("sensitivity", seed, dtype), norms(), source(f"of-{dtype}", dtype), "w")
     first, *parts = parts_of(tmp_path, "sensitivity")
     assert list(first.notes) == ["Drawn are 2 of 3 results."]
-    drawn = (("float32", 0), ("bfloat16", 1))
     assert [part.title for part in parts] == [
-        f"copy-last, made, dtype {dtype}, seed {seed}" for dtype, seed in drawn
+        f"copy-last, made, dtype {dtype}, seed {seed}"
+        for dtype, seed in (("float32", 0), ("bfloat16", 1))
     ]
     assert all(part.figure for part in parts)
     page = page_of(tmp_path)
@@ -200,7 +195,7 @@ ASKED = {
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("report")
     model = str(write_checkpoint(home / "tiny", "gemma"))
-    assert run_sweep(sweep_of({"models": model, **ASKED}), home / "out").failed == ()
+    assert ost.sweep.run(ost.sweep.sweep_of({"models": model, **ASKED}), home / "out").failed == ()
     return home / "out"
 
 
@@ -237,8 +232,7 @@ def test_a_whole_sweep_has_a_section_a_measurement_with_the_figures_of_its_rows(
         "again",
     ):
         assert page.count(f'<section id="{name}"') == 1
-    answers = tables(page, "Evaluate: every result")
-    assert [" of 2 " in row[5] for row in answers] == [True] * 4
+    assert [" of 2 " in row[5] for row in tables(page, "Evaluate: every result")] == [True] * 4
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 against dense matrices.
 """
 
-from __future__ import annotations
-
 from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
 
@@ -64,8 +62,7 @@ def test_the_printed_sum_equals_its_enumeration(layers: int, n: int, seed: int) 
     """
     generator = torch.Generator().manual_seed(seed)
     edges = list(torch.randn(layers, n, n, generator=generator, dtype=torch.float64).tril())
-    found = paths.printed_row(edges)
-    assert found.tolist() == pytest.approx(
+    assert paths.printed_row(edges).tolist() == pytest.approx(
         [as_printed(edges, i) for i in range(n)], rel=1e-10, abs=1e-10
     )
 

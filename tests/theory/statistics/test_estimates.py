@@ -4,8 +4,6 @@ spectrum.
 A repetition is a position of the batch: thousands of sketches of the same matrix in one call.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scipy.stats import beta
@@ -73,8 +71,7 @@ def test_all_rows_give_the_norm_itself(batches: list[int]) -> None:
     parts = [
         Sketch.of(torch.einsum("kd,pde->kpe", rows, jacobians)) for rows in basis.split(batches)
     ]
-    sketch = sum(parts[1:], parts[0])
-    found = sketch.trace_interval(0.05)
+    found = sum(parts[1:], parts[0]).trace_interval(0.05)
     for value in (found.lower, found.value, found.upper):
         torch.testing.assert_close(
             value, torch.linalg.matrix_norm(jacobians).square(), rtol=1e-13, atol=0
@@ -89,8 +86,7 @@ def test_one_row_of_an_isometry_says_everything() -> None:
 
 @pytest.mark.parametrize("rows", [8, 100])
 def test_rank_one_has_the_beta_interval(rows: int) -> None:
-    sketch = sketches(5.0 * _spike(1.0), rows, 20)
-    found = sketch.trace_interval(0.1)
+    found = sketches(5.0 * _spike(1.0), rows, 20).trace_interval(0.1)
     share = beta(rows / 2, (D - rows) / 2)
     torch.testing.assert_close(found.lower, found.value * rows / D / float(share.ppf(0.95)))
     torch.testing.assert_close(found.upper, found.value * rows / D / float(share.ppf(0.05)))

@@ -2,8 +2,6 @@
 closed form.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import beta, binomtest, multinomial

@@ -1,6 +1,6 @@
-"""No code of a model, a template or a sweep file runs, and what would is refused in one line."""
-
-from __future__ import annotations
+"""No code of a model, a template or a sweep file runs, and what would is refused in one line; the
+token for the model hub is in no refusal.
+"""
 
 import json
 import os
@@ -64,3 +64,21 @@ def test_no_code_of_a_sweep_file_runs(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text("tasks: !!python/object/apply:os.system [true]\n")
     call = attempt(["sweep", "run", "sweep.yaml", "--out", "x"], tmp_path)
     assert (call.code, call.events) == (2, [])
+
+
+SECRET = "hf_ThisMustBeSeenNowhere"
+
+
+@pytest.mark.slow
+def test_no_refusal_of_the_hub_holds_its_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(*given: object, **options: object) -> None:
+        raise OSError(f"401 for https://user:{SECRET}@hub with Authorization: Bearer {SECRET}")
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.setenv(name, SECRET)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refused)
+    found = attempt(["sensitivity", "--prompt", "a", "--model", "google/gemma-7b"], tmp_path)
+    assert found.code == 2
+    assert SECRET not in found.out + found.err
