@@ -115,17 +115,17 @@ class MitigatedPrompts:
     def _label(self, read: ReadPrompt | None) -> str:
         """What a prompt is measured under: also what its question was made under."""
         acting = label(self.mitigation)
-        own = read.task_prompt.mitigation if read and read.task_prompt.rewritten else NONE
-        if own in (NONE, acting):
+        made_under = read.task_prompt.mitigation if read and read.task_prompt.rewritten else NONE
+        if made_under in (NONE, acting):
             return acting
-        return own if acting == NONE else AND.join((own, acting))
+        return made_under if acting == NONE else AND.join((made_under, acting))
 
     def described(self, model: TransformerBridge, index: int = 0) -> dict[str, object]:
         """Provenance entries of a prompt: the mitigation, how its text was encoded, and of a
-        question where it is read and what `model` predicts there, in its own dtype. One pass for a
+        question where it is read and what `model` predicts there, in its made_under dtype. One pass for a
         question."""
-        one = self._label(self.questions[index])
-        entries: dict[str, object] = {} if one == NONE else {"mitigation": one}
+        of_prompt = self._label(self.questions[index])
+        entries: dict[str, object] = {} if of_prompt == NONE else {"mitigation": of_prompt}
         entries |= self.prompts[index].provenance
         if (read := self.questions[index]) is None:
             return entries
