@@ -122,7 +122,7 @@ class MitigatedPrompts:
 
     def described(self, model: TransformerBridge, index: int = 0) -> dict[str, object]:
         """Provenance entries of a prompt: the mitigation, how its text was encoded, and of a
-        question where it is read and what `model` predicts there, in its made_under dtype. One pass for a
+        question where it is read and what `model` predicts there, in its own dtype. One pass for a
         question."""
         of_prompt = self._label(self.questions[index])
         entries: dict[str, object] = {} if of_prompt == NONE else {"mitigation": of_prompt}
