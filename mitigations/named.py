@@ -21,7 +21,7 @@ BUILT_IN = {
 
 NONE = "none"
 _REGISTRY = Registry("mitigation", Mitigation, BUILT_IN, GROUP, MitigationError)
-_AND = " + "
+AND = " + "
 
 
 def names() -> tuple[str, ...]:
@@ -52,19 +52,19 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
             f"mitigation {spec!r} is code in a file: only --mitigation on the command line runs "
             "it; in Python import it and pass the object"
         )
-    return compose(*(_REGISTRY.make(part) for part in spec.split(_AND)))
+    return compose(*(_REGISTRY.make(part) for part in spec.split(AND)))
 
 
 def is_in_file(spec: str) -> bool:
     """Whether a text names a mitigation in a file of the user's own, alone or among several."""
-    return any(file_spec(part) is not None for part in spec.split(_AND))
+    return any(file_spec(part) is not None for part in spec.split(AND))
 
 
 def typed(spec: str) -> Mitigation:
     """The mitigation of a text that the user typed on the command line: as `mitigation`, or
     `./mine.py:AskAgain:times=2`, a class or a function of a file, which runs. Raises
     `MitigationError`."""
-    parts = spec.split(_AND)
+    parts = spec.split(AND)
     return compose(
         *(
             _REGISTRY.make(part) if file_spec(part) is None else _REGISTRY.make_from_file(part)
@@ -89,6 +89,6 @@ def label(mitigation: Mitigation | None) -> str:
         return NONE
     if isinstance(mitigation, Composed):
         parts = [label(part) for part in mitigation.parts]
-        return repr(mitigation) if any(_AND in part for part in parts) else _AND.join(parts)
+        return repr(mitigation) if any(AND in part for part in parts) else AND.join(parts)
     text = _REGISTRY.label(mitigation)
-    return repr(mitigation) if _AND in text else text
+    return repr(mitigation) if AND in text else text

@@ -146,8 +146,9 @@ def judged(
         )
     right_order, right_size = rank >= RIGHT_RANK, not scaled or abs(off) <= math.log10(RIGHT_FACTOR)
     # A rank just below the limit is not written as the limit.
-    digits = 2 if right_order or round(rank, 2) < RIGHT_RANK else 4
-    order, size = f"Spearman {rank:.{digits}f}", size or f"size off by {_times(off)}"
+    is_close = not right_order and round(rank, 2) >= RIGHT_RANK
+    order = f"Spearman {math.floor(rank * 1e4) / 1e4:.4f}" if is_close else f"Spearman {rank:.2f}"
+    size = size or f"size off by {_times(off)}"
     if right_order and right_size:
         return Belief(
             True,
@@ -163,5 +164,7 @@ def _times(log10: float) -> str:
     """The factor in words, the same for too large and too small."""
     if math.isinf(log10):
         return "more than any factor"
+    if 0 < abs(log10) - math.log10(RIGHT_FACTOR) < 1e-3:  # nor is one just beyond its limit
+        return f"a factor of {math.ceil(10 ** abs(log10) * 1e4) / 1e4:.4f}"
     factor_words = factor(abs(log10))
     return factor_words if factor_words.startswith("10^") else f"a factor of {factor_words}"

@@ -33,7 +33,7 @@ from ostools.measure.position import (
 from ostools.measure.prompts import as_prompt, prompt_named
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
-from ostools.mitigations.named import NONE
+from ostools.mitigations.named import AND, NONE
 from ostools.models import EncodingOptions, Prompt, encode
 from ostools.models.tokens import token_text
 from ostools.tasks import Question
@@ -108,13 +108,27 @@ class MitigatedPrompts:
 
     @property
     def provenance_entry(self) -> dict[str, object]:
-        return {} if self.mitigation is None else {"mitigation": label(self.mitigation)}
+        """The mitigation of all prompts; of several that differ, each prompt's."""
+        labels = list(map(self._label, self.questions))
+        if set(labels) == {NONE}:
+            return {}
+        return {"mitigation": labels[0] if len(set(labels)) == 1 else labels}
+
+    def _label(self, read: ReadPrompt | None) -> str:
+        """What a prompt is measured under: also what its question was made under."""
+        acting = label(self.mitigation)
+        made_under = read.task_prompt.mitigation if read and read.task_prompt.rewritten else NONE
+        if made_under in (NONE, acting):
+            return acting
+        return made_under if acting == NONE else AND.join((made_under, acting))
 
     def described(self, model: TransformerBridge, index: int = 0) -> dict[str, object]:
         """Provenance entries of a prompt: the mitigation, how its text was encoded, and of a
         question where it is read and what `model` predicts there, in its own dtype. One pass for a
         question."""
-        entries = self.provenance_entry | self.prompts[index].provenance
+        of_prompt = self._label(self.questions[index])
+        entries: dict[str, object] = {} if of_prompt == NONE else {"mitigation": of_prompt}
+        entries |= self.prompts[index].provenance
         if (read := self.questions[index]) is None:
             return entries
         with mitigations.running(model, self.mitigation):

@@ -104,6 +104,10 @@ def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
+TOKEN = ["position", "token_id", "token"]
+"""The columns that say which token of which text a row is of."""
+
+
 def named_by(frame: Frame) -> list[str]:
     """The columns of a table that say which token a row is of."""
     return [name for name in ("position", "token_id", "token", "origin") if name in frame]
@@ -224,7 +228,14 @@ def join_results(
     """
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    own_parameters = (*own_parameters, *PROMPT_PROVENANCE)
+    first = results[0].provenance
+    differ = [
+        name
+        for result in results
+        for name, value in result.provenance.parameters.items()
+        if value != first.parameters.get(name)
+    ]
+    own_parameters = (*own_parameters, *PROMPT_PROVENANCE, *differ)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
         | {
@@ -234,7 +245,6 @@ def join_results(
         }
         for number, result in enumerate(results, start=1)
     }
-    first = results[0].provenance
     shared = {name: value for name, value in first.parameters.items() if name not in own_parameters}
     provenance = replace(first, token_ids=None, parameters=shared | {"prompts": prompts})
     return table[["prompt", *results[0].frame.columns]], provenance, tuple(results)

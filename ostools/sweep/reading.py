@@ -128,11 +128,11 @@ def over_texts(directory: str | Path, measurement: str, **condition: str | int) 
     """Return the result of all texts of a sweep together, under one condition.
 
     condition: values of columns, such as length=64 or model="embedded", where the sweep has several
-        (model, dtype, mitigation, seed, options; of `sensitivity` and `bounds` length too).
+        (model, dtype, mitigation, seed, options; of `sensitivity` length too).
 
-    Of `sensitivity` and `bounds` it is the result of several prompts, one a text: its
-    `over_position()` has the mean over texts with its interval. Of `collapse` it is one in which
-    each text is a seed. Raises `InputError` where no rows are left, and rows of several conditions.
+    Of `sensitivity` it is the result of several prompts, one a text: its `over_position()` has the
+    mean over texts with its interval. Of `collapse` it is one in which each text is a seed.
+    Raises `InputError` where no rows are left, and rows of several conditions.
     """
     read_texts = MEASUREMENTS[checked_name("measurement", measurement, MEASUREMENTS)].swept.of_texts
     reading = read(directory)

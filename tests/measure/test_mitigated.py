@@ -247,3 +247,23 @@ def test_what_acts_on_no_prompt_of_a_task_is_called_inactive(name: str) -> None:
         told = found.provenance.mitigation
         assert told == label(mitigation) + " (inactive)" * (not is_active)
         assert told in repr(found)
+
+
+def test_a_question_that_was_made_under_a_mitigation_is_measured_under_it() -> None:
+    """Also beside one of the pass; of several prompts each has its own."""
+    model, window = tiny_model("llama"), "sliding-window:window=8"
+    plain, hinted = (
+        ost.tasks.questions("copy-last", lengths=[5], mitigation=name)[0] for name in (None, "hint")
+    )
+    for asked, mitigation, expected in (
+        (plain, None, None),
+        (plain, "hint", "hint"),
+        (hinted, None, "hint"),
+        (hinted, "hint", "hint"),
+        (hinted, window, f"hint + {window}"),
+    ):
+        found = ost.measure.attention(model, asked, mitigation=mitigation)
+        assert found.provenance.mitigation == expected
+    both = ost.sensitivity(model, [plain, hinted], linearisations="full").provenance
+    labels = [prompt.get("mitigation") for prompt in both.parameters["prompts"].values()]
+    assert (both.mitigation, labels) == (None, [None, "hint"])

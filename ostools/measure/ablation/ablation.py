@@ -95,7 +95,7 @@ class Ablation(Result):
         """Rows of the `count` parts with the greatest real effect, by size, for each prompt and
         quantity.
         """
-        frame: Frame = self.frame
+        frame: Frame = self.frame.reset_index(drop=True)
         by_size = frame.loc[frame["effect"].abs().sort_values(ascending=False, kind="stable").index]
         groups = frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
         tables = [by_size[by_size.index.isin(group.index)].head(count) for _, group in groups]

@@ -137,16 +137,17 @@ def faithfulness(
             `ost.bounds` (one for each variant), `ost.attribution` (the sizes of its parts), or
             several of these.
         logit: the answer, as a text that is one token or as an id, or two for the difference of
-            their log p; None: the token that the model, in its own dtype, ranks first. How far its
-            log p falls is measured in float32, or in float64 of a float64 model.
+            their log p; None: that of the attributions among the profiles, else the token that the
+            model, in its own dtype, ranks first. How far its log p falls is measured in float32, or
+            in float64 of a float64 model.
         ways: how a token is taken out: "removed" (later tokens move up one place) or "masked"
             (later tokens do not attend to it, in any head). None: both; "removed" alone where
             nothing inside a block is known.
         mitigation: the one under which the profiles were measured, and tokens are taken out.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for profiles of another model or of several prompts, and while edits are
-    active, because positions move.
+    Raises `InputError` for profiles of another model or of several prompts, an attribution of
+    another answer, and while edits are active, because positions move.
     """
     sources = [profiles] if isinstance(profiles, ProfileSource) else [*profiles]
     token_values = _profiles(sources)
@@ -166,11 +167,7 @@ def faithfulness(
             "no order of one"
         )
     with mitigations.running(model, acting):
-        target = (
-            logit_ids(model, logit)
-            if logit is not None
-            else (predicted_token(model, torch.tensor(ids)),)
-        )
+        target = _target(model, sources, logit, ids)
     work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with mitigated.acting(work):
@@ -194,6 +191,29 @@ def faithfulness(
     frame = frame[[*tokens.columns, "way", *EFFECTS]]
     where = replace(provenance, parameters=parameters)
     return Faithfulness(frame, where, _correlations(frame, token_values))
+
+
+def _target(
+    model: TransformerBridge,
+    sources: Sequence[ProfileSource],
+    logit: str | int | Sequence[str | int] | None,
+    ids: Sequence[int],
+) -> tuple[int, ...]:
+    """The answer's token, or two. Raises `InputError` for an attribution of another."""
+    attributed = [
+        logit_ids(model, result.provenance.parameters["logit"])
+        for result in sources
+        if isinstance(result, Attribution)
+    ]
+    if logit is None:
+        return attributed[0] if attributed else (predicted_token(model, torch.tensor(ids)),)
+    target = logit_ids(model, logit)
+    if attributed and attributed[0] != target:
+        raise InputError(
+            f"faithfulness: expected an attribution of the answer, logit={target}, found one of "
+            f"{attributed[0]}: measure both with the same logit="
+        )
+    return target
 
 
 Outcome: TypeAlias = tuple[Float[Tensor, "row d_model"], Float[Tensor, "row d_vocab"]]

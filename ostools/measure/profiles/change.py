@@ -7,6 +7,7 @@ differ, and is told.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ import pandas as pd
 
 from ostools.ground import InputError
 from ostools.measure.jacobian.sensitivity import Sensitivity
-from ostools.measure.prompts import agreeing, named_by
+from ostools.measure.prompts import TOKEN, agreeing, named_by
 from ostools.mitigations.named import NONE
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import acting, rank_correlation
@@ -68,8 +69,10 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
     """Join the two, row by row. Raises `InputError` for another position= or logit=, other tokens,
     and a row without its partner.
     """
-    for name in ("position", "logit"):
-        values = [result.provenance.parameters.get(name) for result in (first, second)]
+    for name, parameter in (("position", "position"), ("logit", "logit_ids")):
+        values = [result.provenance.parameters.get(parameter) for result in (first, second)]
+        # A stored pair of logits is read as a list.
+        values = [list(value) if isinstance(value, tuple) else value for value in values]
         if values[0] != values[1]:
             raise InputError(
                 f"compare: expected two results of the same {name}=, found {values[0]!r} and "
@@ -83,13 +86,19 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
         by_norm(table, [*named_by(table), "linearisation", "layer"], norms)
         for table in (frame_of(first), frame_of(second))
     )
-    groups = [set(map(tuple, rows[_GROUP].to_numpy())) for rows in (first_rows, second_rows)]
-    if groups[0] != groups[1]:
-        raise InputError(
-            "compare: expected the same linearisations, norms and layers in both, found in one "
-            f"alone {min(groups[0] ^ groups[1], key=str)}: measure both with the same arguments"
-        )
     keys = [*_GROUP, "position"]
+    counts = [Counter(map(tuple, rows[keys].to_numpy())) for rows in (first_rows, second_rows)]
+    if twice := [key for key, count in (counts[0] | counts[1]).items() if count > 1]:
+        raise InputError(
+            "compare: expected each linearisation, norm, layer and token once, found twice "
+            f"{twice[0]}: give results of one prompt"
+        )
+    if counts[0] != counts[1]:
+        alone = min(counts[0].keys() ^ counts[1].keys(), key=str)
+        raise InputError(
+            "compare: expected the same linearisations, norms, layers and tokens in both, found in "
+            f"one alone {alone}: measure both with the same arguments"
+        )
     joined = first_rows.merge(
         second_rows[[*keys, "value", "lower", "upper"]],
         on=keys,
@@ -115,9 +124,13 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
 
 def _require_same_tokens(first: Result, second: Result) -> None:
     ours, theirs = (
-        list(zip(result.provenance.token_ids or (), texts, strict=False))
+        list(
+            frame_of(result)[TOKEN]
+            .drop_duplicates()
+            .sort_values("position")
+            .itertuples(index=False, name=None)
+        )
         for result in (first, second)
-        for texts in [frame_of(result).drop_duplicates("position").sort_values("position")["token"]]
     )
     if ours != theirs:
         raise InputError(

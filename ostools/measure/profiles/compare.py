@@ -23,7 +23,7 @@ from ostools.measure.first_order import belief, log10_ratio
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
-from ostools.measure.prompts import named_by
+from ostools.measure.prompts import TOKEN, named_by
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import acting, rank_correlation
 
@@ -123,10 +123,10 @@ def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
                 f"measure it with sensitivity(..., linearisations=[{needed!r}])"
             )
         group, partner = (table.sort_values("position") for table in (group, partner))
-        if group["position"].tolist() != partner["position"].tolist():
+        if group[TOKEN].to_numpy().tolist() != partner[TOKEN].to_numpy().tolist():
             raise InputError(
                 f"compare: expected each token once in the profile and in variant {variant!r}, "
-                "found others: compare the whole results"
+                "found others: compare whole results of one prompt"
             )
         rows.append(
             _summarise(str(variant), group, partner, variant_named(str(variant)).scaled, rounding)

@@ -93,14 +93,21 @@ class PositionEffect(Result):
         )
         ends = thirds[["start", "end"]].sub(thirds["middle"], axis=0)
         samples = {
-            str(source): group.to_numpy(dtype=float)
+            str(source): group.droplevel("source")
             for source, group in ends.groupby("source", sort=False)
         }
         if UNTRAINED in samples:
-            samples["model minus untrained"] = samples[MODEL] - samples[UNTRAINED]
+            difference = samples[MODEL] - samples[UNTRAINED]
+            if difference.isna().any(axis=None):
+                raise InputError(
+                    "position_effect: expected the same passages of the model and the untrained "
+                    f"one, found {sorted(difference.index[difference.isna().any(axis=1)])} of one "
+                    "alone: give the whole result"
+                )
+            samples["model minus untrained"] = difference
         rows = []
         for source, by_passage in samples.items():
-            tested = ends_over_texts(by_passage)
+            tested = ends_over_texts(by_passage.to_numpy(dtype=float))
             row: dict[str, object] = {"source": source, "passages": len(by_passage)}
             for name, end in (("start", tested.start), ("end", tested.end)):
                 row |= {name: end.value, f"{name}_low": end.low, f"{name}_high": end.high}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from ostools.ground import METHOD_KINDS, MINUS, InputError, known_norm
+from ostools.ground import METHOD_KINDS, MINUS, InputError, known_norm, runs
 from ostools.measure import (
     AttentionBaselines,
     Attribution,
@@ -25,6 +25,7 @@ from ostools.measure import (
 from ostools.measure.profiles.change import by_norm
 from ostools.measure.prompts import named_by
 from ostools.reporting.findings.sensitivity import NORMS as NORM_WORDS
+from ostools.reporting.findings.sensitivity import of_layer
 from ostools.reporting.forms import (
     BAND,
     SQUARE,
@@ -61,8 +62,9 @@ def sensitivity_chart(result: Sensitivity) -> Chart:
     if frame_of(result)["layer"].nunique() > 1:
         return layers_chart(result)
     symbol, words = theme.differentiated(result.provenance.parameters)
-    title = f"Sensitivity of {words} to each token"
-    return _profiles(measured_rows(frame_of(result)), title, symbol)
+    frame = frame_of(result)
+    title = f"Sensitivity of {words} to each token{of_layer(frame)}"
+    return _profiles(measured_rows(frame), title, symbol)
 
 
 def layers_chart(result: Sensitivity) -> Chart:
@@ -97,11 +99,11 @@ def layers_chart(result: Sensitivity) -> Chart:
         marks = heat(cells[cells["series"] == name], x, layers_up(), colour, x2="end")
         panel = draw.panel(marks, TOKENS_WIDTH, height, name)
         panels.append([draw.mark_template(panel, aside, height)])
-    notes = (
-        "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token "
-        "but the last."
+    notes = "Layer 0: the embeddings. " * int(frame["layer"].min() == 0) + (
+        "Blank: exactly zero, as above the last block for every token but the last."
     )
-    title = f"Sensitivity of {words} to every token at every layer"
+    layers = sorted(set(map(int, frame["layer"])))
+    title = f"Sensitivity of {words} to every token at layers {runs(layers)}"
     return draw.figure(
         panels, title, [notes, *draw.template_note(aside)], between=18, color="shared"
     )
@@ -222,7 +224,8 @@ def change_chart(result: Change) -> Chart:
         looks: Looks = {"height": 220, "last": norm == norms[-1], "further_marks": same}
         panels.append([profile(of_norm, table, y, hue, **looks)])
     notes = [*result.findings(), "Above the line at 1 the second is larger."]
-    return draw.figure(panels, "How much each token's sensitivity changed", notes, between=18)
+    title = f"How much each token's sensitivity changed{of_layer(rows)}"
+    return draw.figure(panels, title, notes, between=18)
 
 
 _UP, _DOWN = "raises it", "lowers it"
@@ -286,8 +289,9 @@ def several_chart(result: Sensitivities) -> Chart:
         panels.append(draw.panel(even + marks, 300, 240, NORM_WORDS[str(norm)]))
     _, words = theme.differentiated(result.provenance.parameters)
     notes = (
-        "Mean over the prompts, each by the shares of its own sum, of the lowest layer. Dotted: an "
-        "even share."
+        "Mean over the prompts, each by the shares of its own sum. Dotted: an even share."
     ) + " Shade: the 95% interval of the mean." * bool(table["low"].notna().any())
-    title = f"Sensitivity of {words} over {len(result)} prompts, by relative position"
+    title = (
+        f"Sensitivity of {words} over {len(result)} prompts, by relative position{of_layer(table)}"
+    )
     return draw.figure([panels], title, [notes], spacing=30)

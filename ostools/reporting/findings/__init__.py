@@ -33,7 +33,7 @@ SHAPES = {
     ),
     "no shape shown": (
         "none",
-        "It is not shown that any part of {} counts for more than another.",
+        "Neither end of {} is shown to count for more than its middle, nor both for less.",
     ),
 }
 """By the shape of a profile (`theory.profiles`) its word, and its sentence about a text."""

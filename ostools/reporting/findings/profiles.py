@@ -22,7 +22,7 @@ from ostools.measure.attention.heads import SINK
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
 from ostools.reporting.findings import MOST, present, where_read
-from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
+from ostools.reporting.findings.sensitivity import NORMS, named_token, of_layer, shape_findings
 from ostools.results import Column, Frame, frame_of
 
 
@@ -68,13 +68,12 @@ def prompts_findings(result: Sensitivities) -> list[str]:
     """
     parts = min(3, result.over_position()["bin"].nunique())
     table = result.over_position(parts)
+    lowest: Frame = table[table["layer"] == table["layer"].min()]
     sentences = []
-    for (source, norm), rows in table[table["layer"] == table["layer"].min()].groupby(
-        ["source", "norm"], sort=False
-    ):
+    for (source, norm), rows in lowest.groupby(["source", "norm"], sort=False):
         sentences.append(
-            f"{source}, {NORMS[str(norm)]}, a token's share of the sum over an even share, mean "
-            f"over {len(result)} prompts, from the first to the last "
+            f"{source}, {NORMS[str(norm)]}{of_layer(lowest)}, a token's share of the sum over an "
+            f"even share, mean over {len(result)} prompts, from the first to the last "
             f"{('prompt', 'half', 'third')[parts - 1]}: {', '.join(map(number, rows['mean']))}."
         )
     return sentences[:MOST]
@@ -134,7 +133,7 @@ def change_findings(result: Change) -> list[str]:
     table, every = frame_of(result), result.summary
     summary: Frame = every[every["layer"] == every["layer"].min()]
     ratios = [
-        f"{row['linearisation']}, {NORMS[str(row['norm'])]}: second / first is "
+        f"{row['linearisation']}, {NORMS[str(row['norm'])]}{of_layer(summary)}: second / first is "
         f"{number(row['median_ratio'])} in the median over {int(row['tokens'])} tokens; rank "
         f"correlation of the two profiles {row['spearman']:.2f}."
         for row in summary.to_dict("records")

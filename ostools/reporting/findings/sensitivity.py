@@ -48,16 +48,23 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
     subject = f"{kind.capitalize()}, {name}: {theme.differentiated(parameters)[1]}"
     return present(
         where_read(parameters),
-        f"{subject} responds {_largest_and_smallest(profiles[name], NORMS[norm])}",
+        f"{subject} responds{of_layer(rows)} {_largest_and_smallest(profiles[name], NORMS[norm])}",
         _frozen_share(profiles, kind),
         _block_words(parameters),
         certificate_words(result),
     )
 
 
+def of_layer(rows: Frame) -> str:
+    """Which residual stream the rows' lowest layer is; empty of the embeddings."""
+    layer = int(rows["layer"].min())
+    return f" at layer {layer}" if layer else ""
+
+
 def _largest_and_smallest(profile: Frame, norm_words: str) -> str:
     """Of the text's tokens; with the share that those of a chat template have."""
     rows, total = of_text(profile), float(profile["norm"].sum())
+    of_template = float(profile["norm"].drop(rows.index).sum())
     top, low = rows.loc[rows["norm"].idxmax()], rows.loc[rows["norm"].idxmin()]
     words = (
         f"most to {named_token(top)}, {norm_words} {number(top['norm'])}, and least to "
@@ -67,7 +74,7 @@ def _largest_and_smallest(profile: Frame, norm_words: str) -> str:
         return words
     return (
         f"{words} Of the sum over all {len(profile)} tokens the {len(profile) - len(rows)} that "
-        f"are not the text's have {ratio(total - float(rows['norm'].sum()), total):.1%}."
+        f"are not the text's have {ratio(of_template, total):.1%}."
     )
 
 

@@ -235,6 +235,14 @@ def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBrid
         ost.ablation(tiny, prompt=prompt, measures=["collapse"])
 
 
+def test_tables_that_were_joined_have_the_parts_of_each(tiny: TransformerBridge) -> None:
+    """Index labels that stand twice, as `pd.concat` leaves them."""
+    parts = [ost.ablation(tiny, "copy-first", lengths=[n], measures="answers") for n in (3, 4)]
+    joined = replace(parts[0], frame=pd.concat([part.frame for part in parts]))
+    expected = pd.concat([part.top(1) for part in parts], ignore_index=True)
+    pd.testing.assert_frame_equal(joined.top(1), expected)
+
+
 def test_parts_that_an_earlier_version_replaced_by_their_mean_are_refused(
     tiny: TransformerBridge,
 ) -> None:

@@ -193,6 +193,16 @@ def test_an_order_is_right_from_the_line_on() -> None:
     ]
 
 
+def test_what_is_just_beyond_a_limit_is_not_written_as_the_limit() -> None:
+    for rank, times, words in (
+        (0.899996, 1.0, "Spearman 0.8999"),
+        (1.0, 2.0004, "size off by a factor of 2.0004"),
+        (1.0, 1 / 2.00001, "size off by a factor of 2.0001"),
+    ):
+        verdict = judged(rank, math.log10(times), "8 tokens", FEWEST)
+        assert verdict.words == f"not believed here: {words}"
+
+
 def test_what_cannot_be_tested_is_neither_believed_nor_refuted() -> None:
     few, flat = np.arange(1.0, FEWEST), np.ones(10)
     for verdict in (

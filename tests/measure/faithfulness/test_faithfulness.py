@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import log_softmax, rel_entr
@@ -92,6 +93,22 @@ def test_a_contrast_is_the_difference_of_the_two_answers() -> None:
         )
     values = [result.provenance.parameters["log_prob"] for result in (contrast, first, second)]
     assert values[0] == pytest.approx(values[1] - values[2], rel=1e-12)
+
+
+def test_an_attribution_is_held_against_its_own_answer() -> None:
+    model = tiny_model("llama", seed=3)
+    prompt = Prompt.from_ids(model, IDS)
+    one, other = (ost.attribution(model, prompt, logit=logit) for logit in (17, (17, 23)))
+    for parts, logit in ((one, 17), (other, (17, 23))):
+        found, asked = (
+            ost.measure.faithfulness(model, parts, logit=given, ways="removed")
+            for given in (None, logit)
+        )
+        assert found.provenance.parameters["logit"] == logit
+        pd.testing.assert_frame_equal(found.correlations, asked.correlations)
+    for profiles, logit in ((one, 23), (other, 17)):
+        with pytest.raises(ost.InputError, match="expected an attribution of the answer"):
+            ost.measure.faithfulness(model, profiles, logit=logit, ways="removed")
 
 
 def test_rank_correlations_are_scipys_with_the_interval_of_the_formula() -> None:

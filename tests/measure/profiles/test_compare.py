@@ -108,7 +108,9 @@ def test_tokens_are_compared_by_their_places_whatever_the_order_of_rows() -> Non
         ost.compare(measured, paths).summary,
     )
     some = Sensitivity(measured.frame.iloc[1:], measured.provenance)
-    refused("each token once in the profile and in variant", ost.compare, some, paths)
+    other = Sensitivity(measured.frame.assign(token_id=[0, 1, 2, 9]), measured.provenance)
+    for one in (some, other):
+        refused("each token once in the profile and in variant", ost.compare, one, paths)
 
 
 def test_another_linearisation_than_the_bounds_is_refused() -> None:
@@ -199,18 +201,41 @@ def test_a_hook_of_somebody_else_may_be_another(embedded: TransformerBridge) -> 
         require_same_run("compare", first.provenance, second.provenance, "the path sum")
 
 
+def test_a_stored_profile_of_two_logits_is_the_same_quantity() -> None:
+    """A pair is read as a list; a token is the same by its text and by its id."""
+    one = profile()
+    first, second = (
+        replace(one, provenance=replace(one.provenance, parameters=parameters))
+        for parameters in (
+            {"logit": ("1", "2"), "logit_ids": (7, 8)},
+            {"logit": [7, 8], "logit_ids": [7, 8]},
+        )
+    )
+    assert bool((ost.compare(first, second).frame["ratio"] == 1).all())
+    with pytest.raises(ost.InputError, match=r"same logit=, found \[7, 8\] and None"):
+        ost.compare(first, one)
+
+
 def test_what_is_not_the_same_quantity_is_refused() -> None:
     compare: Any = ost.compare
     one = profile()
     other_text = replace(one, frame=one.frame.assign(token=["t0", "x", "t2", "t3"]))
     both = replace(one, frame=pd.concat([one.frame, profile("full").frame]))
-    alone = r"found in one alone \('full', 'frobenius', 0\)"
+    # Out of a sweep of texts: the provenance knows no token ids.
+    other_id = replace(one, frame=one.frame.assign(token_id=[0, 1, 9, 3]))
+    twice = replace(one, frame=pd.concat([one.frame, one.frame]))
+    two_prompts = replace(one, frame=pd.concat([one.frame, other_id.frame[2:3]]))
+    part = replace(one, frame=both.frame[:-1])
+    alone = r"found in one alone \('full', 'frobenius', 0, 0\)"
     for pair, words in (
         (
             (one, profile(measured=[1.0, 2.0, 3.0], ids=(1, 2, 3))),
             r"found 4 and 3 tokens, which differ at position 3: .* measure both on one prompt",
         ),
-        ((one, profile(ids=(1, 2, 9, 4))), "tokens, which differ at position 2"),
+        ((one, other_id), "found 4 and 4 tokens, which differ at position 2"),
+        ((twice, twice), r"found twice \('frozen', 'operator', 0, 0\): give results of one prompt"),
+        ((two_prompts, one), "found 5 and 4 tokens, which differ"),
+        ((part, both), r"found in one alone \('full', 'frobenius', 0, 3\)"),
         ((one, other_text), "tokens, which differ at position 1: .* of one tokenizer"),
         ((both, one), alone),
         ((one, both), alone),

@@ -1,11 +1,13 @@
 """The position effect: thirds of rotated passages, from which each token's own size falls out."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from ostools import InputError
 from ostools.measure.profiles.position_effect import NATURAL, PositionEffect, position_effect
 from ostools.reporting.findings.effects import contrast_words
 from ostools.results import Provenance
@@ -91,6 +93,23 @@ def test_the_untrained_model_stands_beside() -> None:
 )
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:
     refused(words, position_effect, tiny_model("llama"), **options)
+
+
+def test_passages_are_paired_by_their_number() -> None:
+    result = position_effect(tiny_model("llama"), passages=4, tokens=6)
+    frame: Any = result.frame
+    untrained = frame["source"] == "untrained"
+    turned = pd.concat([frame[untrained][::-1], frame[~untrained]])
+    expected, found = (
+        replace(result, frame=table).contrasts.set_index("source").sort_index()
+        for table in (frame, turned)
+    )
+    pd.testing.assert_frame_equal(expected, found)
+    without = frame[~(untrained & (frame["passage"] == 0))]
+    other = without[(without["source"] == "untrained") | (without["passage"] != 3)]
+    for table in (without, other):
+        with pytest.raises(InputError, match=r"expected the same passages .* found \[0"):
+            _ = replace(result, frame=table).contrasts
 
 
 def test_shuffled_tokens_are_a_control_beside_the_text() -> None:

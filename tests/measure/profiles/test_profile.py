@@ -11,6 +11,8 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure import Sensitivity
+from ostools.models import Prompt
 from tests.checkpoints import refused, tiny_model
 from tests.reporting.every import EVERY
 from tests.reporting.made import PROVENANCE, made_sensitivity
@@ -93,6 +95,14 @@ def test_tables_that_are_not_whole_are_refused() -> None:
         replace(attribution, frame=attribution.of_tokens).findings()
 
 
+def test_a_share_of_nothing_is_not_below_0() -> None:
+    values = [0.0, *(flat(40) / 3)]
+    frame = made_sensitivity({"full": values}).frame.assign(origin=["special"] + ["text"] * 40)
+    assert (
+        "the 1 that are not the text's have 0.0%." in Sensitivity(frame, PROVENANCE).findings()[0]
+    )
+
+
 def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
     result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 9.0], "frozen": [7.0, 2.0, 1.0]}))
     assert result.top(2)["position"].tolist() == [2, 1]
@@ -157,3 +167,18 @@ def test_a_model_whose_windows_do_not_reach_the_start() -> None:
     assert shape_of(result, "all")["verdict"] == "not tested: 60 of 65 tokens have sensitivity 0"
     assert (frame.loc[frame["position"] < 60, "over_frozen"] == 1.0).all()
     assert result.provenance is measured.provenance
+
+
+def test_sentences_and_pictures_name_the_layer_where_it_is_not_the_embeddings() -> None:
+    model = tiny_model("llama")
+    prompt = Prompt.from_ids(model, [2, *range(40, 48)])
+    embeddings, one, both = (
+        ost.sensitivity(model, prompt, linearisations="full", layers=layers)
+        for layers in ([0], [1], [1, 2])
+    )
+    several = ost.sensitivity(model, [prompt, prompt], linearisations="full", layers=[1])
+    for result in (one, both, several, ost.compare(one, one)):
+        assert "at layer 1" in result.findings()[0]
+        assert re.search("at layers? 1", str(result.plot().to_dict()["title"]))
+    assert "Layer 0: the embeddings" not in str(both.plot().to_dict())
+    assert "layer" not in embeddings.findings()[0] + str(embeddings.plot().to_dict()["title"])

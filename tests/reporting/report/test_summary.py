@@ -127,7 +127,12 @@ def position_of(start: float, end: float) -> ost.measure.PositionEffect:
             "recency",
             "The end of a text counts for more than its middle, and its start is not shown to (recency).",
         ),
-        (0.0, 0.0, "none", "It is not shown that any part of a text counts for more than another."),
+        (
+            0.0,
+            0.0,
+            "none",
+            "Neither end of a text is shown to count for more than its middle, nor both for less.",
+        ),
     ],
 )
 def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone(
