@@ -2,8 +2,8 @@
 files.
 
 `bounds`: Theorem 5.1 as a product of matrices, with norms of heads, MLPs and pairs of tokens.
-`distances`: Theorem 4.2's distances, the units of a dtype, the lengths at which it hides a pair, and
-how alike the tokens of a text are. `profiles`: shares, the test for a U, and profiles of many
+`distances`: Theorem 4.2's distances, the units of a dtype, the lengths at which it hides a pair,
+and how alike the tokens of a text are. `profiles`: shares, the test for a U, and profiles of many
 texts. `lemmas`: the lemmas and propositions, as functions that read as their statements. `decoder`:
 one decoder in pure torch. `positions`: its positions. `fits`: the law by which a distance falls.
 `intervals`: of a mean over seeds, of a share of right answers, of a rank correlation. `estimates`:
