@@ -80,10 +80,10 @@ class Attention(Result):
     def _rows(self) -> Frame:
         """The table by layer, head and position. Raises `InputError` where it is not whole."""
         keys, table = ["layer", "head", "position"], frame_of(self)
-        whole = math.prod(self.squares.shape[:2]) * self.bins[-1][1]
-        if (count := len(table[keys].drop_duplicates())) != whole or len(table) != whole:
+        weights = math.prod(self.squares.shape[:2]) * self.bins[-1][1]
+        if (count := len(table[keys].drop_duplicates())) != weights or len(table) != weights:
             raise InputError(
-                f"attention: expected each of {whole} weights once, found {len(table)} rows of "
+                f"attention: expected each of {weights} weights once, found {len(table)} rows of "
                 f"{count}: take them from the whole result"
             )
         return table.sort_values(keys)

@@ -77,7 +77,7 @@ class Hops(Result):
     tables: ClassVar = (TableHead("summary"),)
 
     @property
-    def reached(self) -> Frame:
+    def in_reach(self) -> Frame:
         """The rows of the tokens from which anything reaches y_n: outside of every window there is
         nothing to split.
         """
@@ -95,7 +95,7 @@ class Hops(Result):
         """Medians over the tokens before the last that reach it, by hops: share, and relative size
         ||J^(h)|| / ||J||.
         """
-        frame = self.reached
+        frame = self.in_reach
         frame = frame[frame["position"] < frame["position"].max()]
         size = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
         frame = frame.assign(relative_size=frame["frobenius_norm"] / frame["position"].map(size))
@@ -106,7 +106,7 @@ class Hops(Result):
         """Sum of the sizes of each token's parts over the size of their sum: 1 where nothing
         cancels.
         """
-        frame = self.reached
+        frame = self.in_reach
         parts = frame[frame["hops"] != ALL].groupby("position")["frobenius_norm"].sum()
         sums = frame[frame["hops"] == ALL].set_index("position")
         return sums[["token"]].assign(cancellation=parts / sums["frobenius_norm"]).reset_index()

@@ -7,7 +7,6 @@ differ, and is told.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -87,17 +86,11 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
         for table in (frame_of(first), frame_of(second))
     )
     keys = [*_GROUP, "position"]
-    counts = [Counter(map(tuple, rows[keys].to_numpy())) for rows in (first_rows, second_rows)]
-    if twice := [key for key, count in (counts[0] | counts[1]).items() if count > 1]:
-        raise InputError(
-            "compare: expected each linearisation, norm, layer and token once, found twice "
-            f"{twice[0]}: give results of one prompt"
-        )
-    if counts[0] != counts[1]:
-        alone = min(counts[0].keys() ^ counts[1].keys(), key=str)
+    places = [set(map(tuple, rows[keys].to_numpy())) for rows in (first_rows, second_rows)]
+    if alone := places[0] ^ places[1]:
         raise InputError(
             "compare: expected the same linearisations, norms, layers and tokens in both, found in "
-            f"one alone {alone}: measure both with the same arguments"
+            f"one alone {min(alone, key=str)}: measure both with the same arguments"
         )
     joined = first_rows.merge(
         second_rows[[*keys, "value", "lower", "upper"]],

@@ -185,7 +185,7 @@ def hops_chart(result: Hops) -> Chart:
     """A stack a token: the signed share of each number of hops. Parts that cancel others lie below
     zero.
     """
-    hop_rows: Frame = result.reached
+    hop_rows: Frame = result.in_reach
     parts = hop_rows[hop_rows["hops"] != ALL].reset_index(drop=True)
     axes.require_finite(parts["share"], "hops")
     names = list(dict.fromkeys(parts["hops"]))

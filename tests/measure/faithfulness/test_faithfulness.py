@@ -97,7 +97,7 @@ def test_a_contrast_is_the_difference_of_the_two_answers() -> None:
 
 def test_an_attribution_is_held_against_its_own_answer() -> None:
     model = tiny_model("llama", seed=3)
-    prompt = Prompt.from_ids(model, IDS)
+    prompt = ost.Prompt.from_ids(model, IDS)
     one, other = (ost.attribution(model, prompt, logit=logit) for logit in (17, (17, 23)))
     for parts, logit in ((one, 17), (other, (17, 23))):
         found, asked = (

@@ -110,7 +110,7 @@ def test_tokens_outside_of_every_window_are_left_out_of_shares() -> None:
     prompt = ost.Prompt.from_ids(model, [*IDS, 44, 41])
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
         result = ost.measure.hops(model, prompt, most=2)
-    assert sorted(set(result.reached["position"])) == list(range(6 - int(model.cfg.n_layers), 7))
+    assert sorted(set(result.in_reach["position"])) == list(range(6 - int(model.cfg.n_layers), 7))
     summary: Any = result.summary
     assert summary["share"].notna().all()
     assert "over 2 tokens" in result.findings()[0]
