@@ -61,12 +61,14 @@ def test_what_is_held_is_certified_by_finite_differences(
 
 
 # A record rotates by float32 angles in float64 too, the generic route by float64 ones.
-AGREES = {"gpt2": 1e-9, "gemma2": 1e-6, "llama": 1e-6, "gpt-oss": 1e-6, "olmo2": 1e-6, "neox": 1e-6}
+AGREES = {"gpt2": 1e-9} | dict.fromkeys(
+    ("gemma2", "llama", "gpt-oss", "olmo2", "neox", "bloom", "mpt"), 1e-6
+)
 
 
 @pytest.mark.parametrize(
     ("family", "linearisation"),
-    quick(product(AGREES, HELD), ("gpt2", "frozen"), ("llama", "frozen")),
+    quick(product(AGREES, HELD), *product(("gpt2", "llama", "bloom"), ("frozen",))),
 )
 def test_what_is_held_is_what_a_record_holds(
     family: str, linearisation: Any, tmp_path: Path
@@ -143,6 +145,20 @@ def test_a_norm_that_is_no_module_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     model = loaded(tmp_path, "olmo")
     assert "is no module of a norm" in str(unknown_inside(model, "norms"))
     assert unknown_inside(model, "patterns") is None
+
+
+@pytest.mark.parametrize("exponent", [-1, torch.tensor(-0.5), torch.tensor([1.0, 0.5])], ids=repr)
+@pytest.mark.parametrize("power", [torch.pow, Tensor.pow, Tensor.__pow__])
+def test_a_power_that_divides_is_seen_whatever_holds_its_exponent(
+    exponent: Any, power: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = OlmoMLP.forward
+
+    def forward(mlp: OlmoMLP, x: Tensor) -> Tensor:
+        return own(mlp, x * power(1 + x.square().mean(-1, True), exponent).mean(-1, True))
+
+    monkeypatch.setattr(OlmoMLP, "forward", forward)
+    assert "is no module of a norm" in str(unknown_inside(loaded(tmp_path, "olmo"), "norms"))
 
 
 def test_a_norm_of_another_form_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,9 +151,9 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
         running.pop()
 
     def at_function(func: object, args: tuple[Any, ...], output: object) -> object:
-        divides = func in _SIZES or (func in _POWERS and args[1] in (0.5, -0.5, -1))
         in_block = bool(running) and running[-1].startswith("block ")
-        if divides and in_block and isinstance(args[0], Tensor) and args[0].numel() > 1:
+        divides = in_block and _divides(func, args)
+        if divides and isinstance(args[0], Tensor) and args[0].numel() > 1:
             raise UnknownError(
                 f"{running[-1]} divides by a size of what it reads, and is no module of a norm"
             )
@@ -177,6 +177,14 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
         block = bridge.closed_blocks[int(layer)]
         setattr(block.theirs.get_submodule(parent), last, observed)
     bridge.norms = known_norms
+
+
+def _divides(func: object, args: tuple[Any, ...]) -> bool:
+    """Whether code divides by a size of its input with this call."""
+    if func not in _POWERS:
+        return func in _SIZES
+    # A tensor where each number has an exponent of its own (ALiBi's slopes).
+    return not {0.5, -0.5, -1.0}.isdisjoint(torch.as_tensor(args[1]).flatten().tolist())
 
 
 def _norms_of(bridge: GenericBridge) -> dict[str, nn.Module]:
