@@ -285,7 +285,7 @@ def _edits_at(name: str, module: torch.nn.Module) -> list[Edit]:
         hook = _own_hook(function)
         if hook is not None:
             edits.append(hook.edit)
-        elif not _libraries_own(function):
+        elif function is not as_new and not _libraries_own(function):
             edits.append(_foreign(function, name))
     return [edit for edit in dict.fromkeys(edits) if edit is not None]
 
@@ -320,6 +320,20 @@ def _libraries_own(function: Callable[..., object]) -> bool:
     return home == "transformers.utils.output_capturing" or (
         home.startswith("transformer_lens.") and home != _HOOK_POINTS
     )
+
+
+def as_new(rotation: torch.nn.Module, _: object) -> None:
+    """Put back, before a call of a "dynamic" rotation, the frequencies that it was made with.
+
+    transformers (5.23) keeps those of the longest pass so far for every later one of the trained
+    length or more, so that its numbers would depend on what ran before.
+    """
+    kinds = cast("str | dict[str, str]", rotation.rope_type)
+    by_layer = kinds if isinstance(kinds, dict) else {}
+    names = [f"{layer}_" for layer, kind in by_layer.items() if "dynamic" in kind] or [""]
+    for name in names:
+        setattr(rotation, f"{name}inv_freq", getattr(rotation, f"{name}original_inv_freq"))
+        setattr(rotation, f"{name}max_seq_len_cached", rotation.original_max_seq_len)
 
 
 def with_input(

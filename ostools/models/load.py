@@ -32,6 +32,7 @@ from ostools.ground import (
     return_freed_memory,
 )
 from ostools.hooks.precision import SIXTEEN_BITS
+from ostools.hooks.register import as_new
 from ostools.models.describe import Metadata, remember
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
@@ -186,6 +187,9 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
     torch's generator is put back.
     """
     probe = probe_of(module)
+    for part in module.modules():
+        if "dynamic" in str(vars(part).get("rope_type")):
+            part.register_forward_pre_hook(as_new)
 
     def own_pass() -> Tensor:
         return module(probe, use_cache=False).logits

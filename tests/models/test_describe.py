@@ -1,5 +1,6 @@
 """The identity of a model: complete, stable between loads, and new as soon as a weight is."""
 
+import copy
 import ctypes
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.hooks import active_edits
 from ostools.models import describe, load_model, untrained_model, view_in
 from ostools.models.describe import made_once, shared_models
 from ostools.models.precision.casting import view_rounded
@@ -170,6 +172,29 @@ def test_what_a_pass_rewrites_is_no_other_model(rotation: str, tmp_path: Path) -
         for length in (30, 4):
             model(torch.arange(6, 6 + length)[None])
             assert describe(model) == before, form
+
+
+@pytest.mark.parametrize("family", quick(("gemma3", "llama", "falcon"), "gemma3"))
+@pytest.mark.parametrize("rotation", quick(ROTATIONS, "dynamic"))
+def test_no_pass_depends_on_those_before_it(rotation: str, family: Family, tmp_path: Path) -> None:
+    """At, below and beyond the trained length it is what a new model of Hugging Face gives."""
+    settings: dict[str, Any] = ROTATIONS[rotation]
+    if family == "gemma3" and settings:
+        layers = ("full_attention", "sliding_attention")
+        settings = {"rope_parameters": dict.fromkeys(layers, settings["rope_parameters"])}
+    directory = write_checkpoint(tmp_path, family, context=24, **settings)
+    prompts = [torch.arange(6, 6 + length)[None] for length in (4, 23, 24, 25, 30)]
+    new = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
+    expected = [copy.deepcopy(new)(prompt).logits for prompt in prompts]
+    for form, model in _forms(directory).items():
+        first = [model(prompt) for prompt in prompts[::-1]][::-1]
+        model(torch.arange(6, 56)[None])
+        for prompt, before, own in zip(prompts, first, expected, strict=True):
+            assert torch.equal(model(prompt), before), (form, prompt.shape)
+            model(torch.arange(6, 56)[None])
+            if form in ("loaded", "generic", "adopted"):
+                torch.testing.assert_close(before, own, rtol=1e-5, atol=1e-5)
+        assert active_edits(model) == ()
 
 
 @pytest.mark.parametrize("family", quick(("gemma3", "gpt2", "neox", "phi", "olmo3"), "gemma3"))

@@ -55,6 +55,7 @@ from ostools.measure.prompts import named_by
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import PROMPT_PROVENANCE
+from ostools.models.generic.parts import ROUNDING
 from ostools.models.tokens import token_text
 from ostools.results import Chart, Frame, Provenance, Result, TableHead, frame_of
 from ostools.theory.profiles import rank_correlation
@@ -84,9 +85,10 @@ class Faithfulness(Result):
 
     `correlations`, one row a way, effect (y_change | log_prob_drop | kl), profile and choice of
     tokens (`kept`: without the last | without the first and the last): kind, linearisation and norm
-    of the profile, tokens, spearman (with the size of the effect; NaN of fewer than three tokens,
-    and where either is flat), low, high (95%, as of independent tokens: neighbours are alike, so
-    that it is too narrow).
+    of the profile, tokens (how many reach y_n: the profile is not 0, or y_change is beyond rounding;
+    the others would tie, and count as agreement), spearman (over these, with the size of the
+    effect; NaN of fewer than three, and where either is flat), low, high (95%, as of independent
+    tokens: neighbours are alike, so that it is too narrow).
 
     `provenance.parameters`: logit (the id, or two), token (its text), log_prob (of it,
     undisturbed), profiles (their names), ways.
@@ -190,7 +192,8 @@ def faithfulness(
     frame: Frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")
     frame = frame[[*tokens.columns, "way", *EFFECTS]]
     where = replace(provenance, parameters=parameters)
-    return Faithfulness(frame, where, _correlations(frame, token_values))
+    rounding = ROUNDING[next(work.parameters()).dtype] * float(baseline[0].norm())
+    return Faithfulness(frame, where, _correlations(frame, token_values, rounding))
 
 
 def _target(
@@ -331,16 +334,19 @@ def _token_values(result: ProfileSource) -> Frame:
     return table[[*_PROFILE, "position", "value"]]
 
 
-def _correlations(frame: Frame, token_values: Frame) -> pd.DataFrame:
+def _correlations(frame: Frame, token_values: Frame, rounding: float) -> pd.DataFrame:
+    """`rounding`: how far it may move y_n."""
     rows = []
     ways = frame.groupby("way", sort=False)
     for (way, group), token_set, effect in product(ways, (NO_LAST, BETWEEN), EFFECTS):
         part = group if token_set == NO_LAST else group[group["position"] > 0]
-        size = np.abs(part[effect].to_numpy())
+        size, moves_y = np.abs(part[effect].to_numpy()), part["y_change"].to_numpy() > rounding
         for (name, *about), profiled in token_values.groupby(_PROFILE, sort=False):
-            values = profiled.set_index("position")["value"].loc[part["position"]]
-            correlation = rank_correlation(size, values.to_numpy(float))
-            interval = spearman_interval(correlation, len(part))
-            rows.append((way, effect, name, token_set, *about, len(part), correlation, *interval))
+            values = profiled.set_index("position")["value"].loc[part["position"]].to_numpy(float)
+            in_reach = moves_y | (values != 0)
+            tokens = int(in_reach.sum())
+            correlation = rank_correlation(size[in_reach], values[in_reach])
+            interval = spearman_interval(correlation, tokens)
+            rows.append((way, effect, name, token_set, *about, tokens, correlation, *interval))
     names = ["way", "effect", "profile", "kept", *_PROFILE[1:], "tokens", "spearman", "low", "high"]
     return pd.DataFrame(rows, columns=names)

@@ -78,7 +78,8 @@ class Decodability(Result):
     finding: "decodable" where accuracy is above chance and selectivity above 0, both with their
     whole interval, else "not linearly decodable from k examples"; "as the length alone from k
     examples" where it is not above what the length alone gives, of a task whose answers differ at
-    one length; "not decided from k examples" where fewer than three groups give no interval.
+    one length; "not decided from k examples" where there are fewer than six groups: of so
+    few there is no interval.
 
     An interval is of these probes over sequences such as these: training on other sequences would
     give other probes. The three folds train on each other's prompts, for which every half-width is

@@ -43,7 +43,7 @@ from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.position import ReadPrompt
 from ostools.results import Frame
-from ostools.theory.statistics.intervals import bootstrap_share, widened
+from ostools.theory.statistics.intervals import bootstrap_share, fewest_at, widened
 
 Rows = Float[np.ndarray, "_ d"]
 Labels = Int[np.ndarray, "prompt label"]
@@ -165,7 +165,7 @@ def captured(
 SAME, BETWEEN, BEYOND = "same lengths", "interpolated", "extrapolated"
 TESTS = (SAME, BETWEEN, BEYOND)
 FOLDS = 3
-FEWEST_GROUPS, FEWEST_LENGTHS = 6, 5
+FEWEST_GROUPS, FEWEST_LENGTHS = fewest_at(0.95), 5
 """Groups for an interval at 95%, and lengths for a test between and beyond them."""
 
 
@@ -344,12 +344,12 @@ def interval_of(
     least: float = 0.0,
 ) -> tuple[float, float]:
     """Interval of the mean over prompts, groups resampled whole, `widened` for probes that were
-    trained on each other's prompts (each on `trained`); within `least` and 1. NaN with too few
-    groups for one."""
+    trained on each other's prompts (each on `trained`); within `least` and 1. NaN of fewer
+    than `FEWEST_GROUPS`."""
     index = np.unique(groups, return_inverse=True)[1]
     sums = torch.tensor(np.bincount(index, weights=values))
     counts = torch.tensor(np.bincount(index)).double()
-    if len(sums) < 3:
+    if len(sums) < FEWEST_GROUPS:
         return np.nan, np.nan
     mean, tested = float(sums.sum() / counts.sum()), int(counts.sum())
     interval = widened(bootstrap_share(sums, counts), mean, tested=tested, trained=trained)

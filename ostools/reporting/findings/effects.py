@@ -71,8 +71,8 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     ranks: Frame = result.correlations
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
     ways = [
-        f"Tokens {way}: rank correlation of {name} with "
-        f"{', '.join(map(_rank, rows.to_dict('records')))}"
+        f"Tokens {way}: rank correlation of {name}, over {rows['tokens'].iloc[0]} tokens that reach "
+        f"y, with {', '.join(map(_rank, rows.to_dict('records')))}"
         " (95% intervals as of independent tokens: too narrow where neighbours are alike)."
         for way, rows in ranks.groupby("way", sort=False)
     ]

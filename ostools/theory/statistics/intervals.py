@@ -204,16 +204,15 @@ def bootstrap_share(
     difference of two counts on the same members.
 
     The percentile bootstrap at the `expanded` level of that many groups. Where every group has the
-    same share it would be
-    empty: then it is Wilson's, with groups as trials, around that share (of a difference d between
-    -1 and 1, around (1 + d) / 2).
+    same share it would be empty: then it is Wilson's, with groups as trials, around that share (of
+    a difference d between -1 and 1, around (1 + d) / 2).
 
-    Raises `InputError` for fewer than three groups, and for an empty one.
+    Raises `InputError` for fewer than six groups (`fewest_at`), and for an empty one.
     """
-    n = len(right)
-    if n < FEWEST or not bool((of > 0).all()):
+    n, fewest = len(right), fewest_at(0.95)
+    if n < fewest or not bool((of > 0).all()):
         raise InputError(
-            f"bootstrap: expected at least {FEWEST} groups with members, found {n}, "
+            f"bootstrap: expected at least {fewest} groups with members, found {n}, "
             f"{int((of <= 0).sum())} empty"
         )
     shares = (right / of).double()

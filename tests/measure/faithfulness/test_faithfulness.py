@@ -125,6 +125,36 @@ def test_rank_correlations_are_scipys_with_the_interval_of_the_formula() -> None
     assert (row["low"], row["high"]) == spearman_interval(row["spearman"], 5)
 
 
+@pytest.mark.parametrize("length", [12, 50])
+def test_tokens_that_do_not_reach_y_are_no_evidence(length: int) -> None:
+    """Out of reach of both windows of 5 rounding alone is left of an effect, and no profile."""
+    model = tiny_model("mistral", seed=1)
+    reach = 2 * (model.original_model.config.sliding_window - 1)
+    ids = np.random.default_rng(length).integers(6, 260, length).tolist()
+    measured = ost.sensitivity(model, ost.Prompt.from_ids(model, ids))
+    found: Any = ost.measure.faithfulness(model, measured)
+    norms: Any = ost.profile(measured).frame.set_index(["linearisation", "position"])["value"]
+    for row in found.correlations.to_dict("records"):
+        first = max(length - 1 - reach, row["kept"] != "without the last")
+        effects = rows(found, row["way"])[row["effect"]].abs().iloc[first:]
+        values = norms[row["profile"]].iloc[first:-1]
+        assert (norms[row["profile"]].iloc[: length - 1 - reach] == 0).all()
+        assert row["tokens"] == len(effects) == length - 1 - first
+        expected = float(np.asarray(spearmanr(effects, values))[0])
+        assert row["spearman"] == pytest.approx(expected)
+        assert (row["low"], row["high"]) == spearman_interval(row["spearman"], row["tokens"])
+
+
+def test_an_effect_on_a_token_without_a_derivative_counts_against_the_profile() -> None:
+    """Removing any token moves those behind it to other learned positions."""
+    model = tiny_model("gpt2", seed=3)
+    window = "sliding-window:window=3"
+    norms = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), mitigation=window)
+    found: Any = ost.measure.faithfulness(model, norms, mitigation=window)
+    tokens = found.correlations.query("kept == 'without the last'").groupby("way")["tokens"]
+    assert tokens.unique().map(list).to_dict() == {"removed": [len(IDS) - 1], "masked": [4]}
+
+
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model, other = tiny_model("llama", seed=3), tiny_model("llama", seed=4)
     profile, shorter, two = (

@@ -75,15 +75,16 @@ def test_a_planted_code_is_read_whole() -> None:
         assert found.loc[(test, "shuffled")]["finding"].startswith("not linearly decodable from")
 
 
-@pytest.mark.parametrize("lengths", [8, 9])
+@pytest.mark.parametrize("lengths", [8, 17, 18])
 def test_without_an_interval_nothing_is_decided(lengths: int) -> None:
-    """Beyond 8 lengths of one sequence each lie two groups, beyond 9 three; all are right."""
+    """Beyond 17 lengths of one sequence each lie five groups, beyond 18 six; all are right."""
     given, probes = asked(lengths=lengths, drawn=False)
     given = given.assign(label=given["length"])
     here = probed(given, probes, labels_of(given)[:, None]).loc[(BEYOND, "none")]
-    assert (here["accuracy"], here["groups"]) == (1, lengths - 6)
-    decided = "decodable" if lengths == 9 else f"not decided from {here['trained']} examples"
-    assert (here["finding"], bool(np.isnan(here["low"]))) == (decided, lengths == 8)
+    assert (here["accuracy"], here["groups"]) == (1, lengths // 3)
+    decided = "decodable" if lengths == 18 else f"not decided from {here['trained']} examples"
+    ends = here[["low", "high", "selectivity_low", "selectivity_high"]].astype(float)
+    assert (here["finding"], list(ends.isna())) == (decided, [lengths < 18] * 4)
 
 
 @pytest.mark.slow

@@ -128,8 +128,8 @@ def test_folds_widen_both_halves_by_the_factor_of_nadeau_and_bengio(folds: int, 
 
 
 def test_the_share_of_groups_of_one_size_is_their_mean_at_the_expanded_level() -> None:
-    right = torch.tensor([1.0, 5.0, 8.0, 2.0, 3.0], dtype=torch.float64)
-    mean = bootstrap_mean((right / 8)[:, None], level=expanded(0.95, 5), seed=3)
+    right = torch.tensor([1.0, 5.0, 8.0, 2.0, 3.0, 7.0], dtype=torch.float64)
+    mean = bootstrap_mean((right / 8)[:, None], level=expanded(0.95, 6), seed=3)
     share = bootstrap_share(right, torch.full_like(right, 8), seed=3)
     assert [float(share.low), float(share.high)] == pytest.approx(
         [float(mean.low[0]), float(mean.high[0])]
@@ -138,12 +138,15 @@ def test_the_share_of_groups_of_one_size_is_their_mean_at_the_expanded_level() -
 
 def test_groups_of_one_share_have_wilsons_interval_around_it() -> None:
     """Of a difference between -1 and 1, that of its place between them."""
-    of = torch.tensor([4.0, 8.0, 12.0], dtype=torch.float64)
+    of = torch.tensor([4.0, 8.0, 12.0, 4.0, 4.0, 8.0], dtype=torch.float64)
     assert [float(end) for end in bootstrap_share(of / 4, of)] == pytest.approx(
-        list(wilson(0.75, 3))
+        list(wilson(1.5, 6))
     )
-    signed = [2 * end - 1 for end in wilson(3 * 0.375, 3)]
+    signed = [2 * end - 1 for end in wilson(6 * 0.375, 6)]
     assert [float(end) for end in bootstrap_share(-of / 4, of)] == pytest.approx(signed)
+    for members in (of[:5], of * (of > 4)):
+        with pytest.raises(InputError, match="expected at least 6 groups with members, found"):
+            bootstrap_share(members / 4, members)
 
 
 @pytest.mark.parametrize("asked", [1, 2, 30, 10**6])
