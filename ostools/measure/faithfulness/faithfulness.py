@@ -85,10 +85,10 @@ class Faithfulness(Result):
 
     `correlations`, one row a way, effect (y_change | log_prob_drop | kl), profile and choice of
     tokens (`kept`: without the last | without the first and the last): kind, linearisation and norm
-    of the profile, tokens (how many reach y_n: the profile is not 0, or y_change is beyond rounding;
-    the others would tie, and count as agreement), spearman (over these, with the size of the
-    effect; NaN of fewer than three, and where either is flat), low, high (95%, as of independent
-    tokens: neighbours are alike, so that it is too narrow).
+    of the profile, tokens (how many reach y_n: their profile is not 0, or y_change is beyond
+    rounding; the others would tie, and count as agreement), spearman (over these, with the size of
+    the effect; NaN of fewer than three, and where either is flat), low, high (95%, as of
+    independent tokens: neighbours are alike, so that it is too narrow).
 
     `provenance.parameters`: logit (the id, or two), token (its text), log_prob (of it,
     undisturbed), profiles (their names), ways.

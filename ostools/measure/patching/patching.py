@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
 import pandas as pd
 import torch
@@ -81,9 +81,20 @@ class Patching(Result):
     nothing, 1 all of it), predicted_effect (first order; NaN where it was not asked for).
     """
 
-    tables: ClassVar = (
-        TableHead(columns="direction part token quantity patched effect share", greatest="share"),
-    )
+    @property
+    def has_both_answers(self) -> bool:
+        """Whether each run has its own answer, or one is scored alone: else a share of the gap
+        between them says nothing."""
+        rows: Frame = self.frame[self.frame["quantity"] != LOG_P]
+        signs_differ = (rows["clean"] > 0) & (rows["corrupt"] < 0)
+        return bool(((rows["against"] == "") | signs_differ).all())
+
+    def shown_tables(self) -> list[tuple[str, Frame]]:
+        """By the share of the gap, or where there are not both answers by the effect."""
+        columns = "direction part token quantity patched effect"
+        by_effect = TableHead(columns=columns, greatest="effect")
+        by_share = TableHead(columns=f"{columns} share", greatest="share")
+        return [(by_share if self.has_both_answers else by_effect).of(self)]
 
     @property
     def agreement(self) -> pd.DataFrame:

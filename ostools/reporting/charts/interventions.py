@@ -131,12 +131,11 @@ def patching_chart(result: Patching) -> Chart:
     """
     table: Frame = result.frame[result.frame["quantity"] != LOG_P]
     axes.require_finite(table["share"], "patching")
-    gap, have_both_answers = gap_words(table)
-    cells = _cells(table, "share" if have_both_answers else "effect")
+    cells = _cells(table, "share" if result.has_both_answers else "effect")
     left_out = [_LEFT_OUT] if len(cells) < len(table) else []
     largest = float(cells["value"].abs().max()) or 1.0
     legend = gradient("effect on the logit difference")
-    if have_both_answers:
+    if result.has_both_answers:
         largest, legend = max(1.0, largest), gradient("share of the clean-corrupt gap")
     scale = alt.Scale(scheme="redblue", reverse=True, domain=[-largest, largest])
     colour = alt.Color("value:Q", scale=scale, legend=legend)
@@ -152,7 +151,7 @@ def patching_chart(result: Patching) -> Chart:
         panels.append([draw.panel(marks, width, height, _DIRECTIONS[direction])])
     part = _PARTS[result.provenance.parameters["what"]]
     title = f"Where {part} carries the logit {patched_logit(table)}"
-    return draw.figure(panels, title, [gap, *left_out], between=18, color="shared")
+    return draw.figure(panels, title, [gap_words(result), *left_out], between=18, color="shared")
 
 
 def _cells(table: Frame, column: str) -> Frame:

@@ -71,8 +71,8 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     ranks: Frame = result.correlations
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
     ways = [
-        f"Tokens {way}: rank correlation of {name}, over {rows['tokens'].iloc[0]} tokens that reach "
-        f"y, with {', '.join(map(_rank, rows.to_dict('records')))}"
+        f"Tokens {way}: rank correlation of {name}, over {rows['tokens'].iloc[0]} tokens that "
+        f"reach y, with {', '.join(map(_rank, rows.to_dict('records')))}"
         " (95% intervals as of independent tokens: too narrow where neighbours are alike)."
         for way, rows in ranks.groupby("way", sort=False)
     ]
@@ -133,8 +133,8 @@ def patching_findings(result: Patching) -> list[str]:
     """Where the answer is carried in each direction, whether the two runs have the two answers, and
     whether first order may be believed."""
     table: Frame = result.frame[result.frame["quantity"] != "log_probability"]
-    gap, have_both_answers = gap_words(table)
-    if not have_both_answers:
+    gap = gap_words(result)
+    if not result.has_both_answers:
         return [gap]
     sentences = [
         f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: the "
@@ -149,16 +149,16 @@ def patching_findings(result: Patching) -> list[str]:
     return [*sentences, gap, *beliefs][:MOST]
 
 
-def gap_words(table: Frame) -> tuple[str, bool]:
-    """The clean and the corrupt run's number, and whether each run has its own answer."""
-    first = table.iloc[0]
+def gap_words(result: Patching) -> str:
+    """The clean and the corrupt run's number, and where the two do not have the two answers."""
+    first = result.frame[result.frame["quantity"] != "log_probability"].iloc[0]
     gap = (
         f"The gap is from {number(first['clean'])} (clean) to {number(first['corrupt'])} (corrupt)"
     )
-    if not first["against"] or first["clean"] > 0 > first["corrupt"]:
-        return f"{gap}.", True
+    if result.has_both_answers:
+        return f"{gap}."
     without = "the two runs do not have the two answers. A share of such a gap says nothing."
-    return f"{gap}: {without}", False
+    return f"{gap}: {without}"
 
 
 def patched_logit(table: Frame) -> str:

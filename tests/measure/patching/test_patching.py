@@ -3,6 +3,7 @@ patched, and against a plain loop on transformers and TransformerLens' own patch
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -231,7 +232,7 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
 
 
 def test_no_share_is_told_of_a_gap_without_the_two_answers(embedded: TransformerBridge) -> None:
-    """And sentences need no first order. Its chart has the effects."""
+    """And sentences need no first order. Its chart and its table have the effects."""
     question = tasks.questions("copy-beside", lengths=[3], seeds=[1])[0]
     result = ost.patch(embedded, question, layers=[0], first_order=False)
     (sentence,) = result.findings()
@@ -240,6 +241,15 @@ def test_no_share_is_told_of_a_gap_without_the_two_answers(embedded: Transformer
     cells = rows_of(result.plot(), "value", "effect")
     assert all(cell["value"] == cell["effect"] for cell in cells)
     assert "clean-corrupt gap" not in words_of(result.plot())
+    ((title, head),) = result.shown_tables()
+    assert title == "Patching, by effect"
+    assert [*head] == ["direction", "part", "token", "quantity", "patched", "effect"]
+    assert head["effect"].abs().is_monotonic_decreasing
+    ((title, head),) = replace(
+        result, frame=result.frame.assign(clean=1, corrupt=-1)
+    ).shown_tables()
+    assert title == "Patching, by share"
+    assert [*head][-2:] == ["effect", "share"]
 
 
 @pytest.mark.parametrize(("what", "first"), [("residual", DIFFERS), ("heads", 0), ("edges", 0)])
