@@ -15,8 +15,9 @@ import os
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from types import ModuleType
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -33,7 +34,9 @@ RETRIES = 2
 """How often a cell whose worker was lost is tried again. Then it is recorded as failed: it may be
 what ends its workers.
 """
-_SECONDS = 5.0  # how long an address has to answer; Ray itself would wait for minutes
+# How long an address has to answer (Ray itself would wait for minutes), and results are waited for
+# before the nodes are counted again.
+_SECONDS = 5.0
 
 Amounts: TypeAlias = Mapping[str, float | int]
 """CPUs and GPUs that a node has, or that a worker asks for."""
@@ -113,31 +116,61 @@ class RayCluster(Executor):
         kind = self.ray.remote(Worker).options(
             num_cpus=needs["CPU"], num_gpus=needs["GPU"], scheduling_strategy="SPREAD"
         )
-        idle = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
+        crew = _Crew(self.ray, partial(kind.remote, terms, os.getcwd(), self.cpus))
         losses = Counter[KeyedCell]()
-        # Workers and their cells, by the references of the results.
-        working: dict[object, tuple[Any, KeyedCell]] = {}
-        while working or (queue and idle):
-            while queue and idle:
-                worker, keyed_cell = idle.pop(0), queue.popleft()
-                working[worker.measure.remote(keyed_cell)] = worker, keyed_cell
-            (reference, *_), _ = self.ray.wait(list(working))
-            worker, keyed_cell = working.pop(reference)
-            try:
-                rows = self.ray.get(reference)
-                idle.append(worker)
-            except self.ray.exceptions.RayError as error:
-                # A worker that waits for a node that does not come would never end.
-                if len(working) + len(idle) < _room(self._nodes(), needs):
-                    idle.append(kind.remote(terms, os.getcwd(), self.cpus))
-                losses[keyed_cell] += 1
-                if losses[keyed_cell] <= RETRIES:
-                    queue.appendleft(keyed_cell)
-                    continue
-                rows = f"its worker was lost {RETRIES + 1} times: {in_words(error)[:500]}"
-            yield keyed_cell, rows
-        for keyed_cell in queue:
+        while (queue or crew.cells) and (room := _room(self._nodes(), needs)):
+            crew.fill(min(count, room))
+            for keyed_cell, rows in crew.results(queue):
+                if isinstance(rows, self.ray.exceptions.RayError):
+                    losses[keyed_cell] += 1
+                    if losses[keyed_cell] <= RETRIES:
+                        queue.appendleft(keyed_cell)
+                        continue
+                    rows = f"its worker was lost {RETRIES + 1} times: {in_words(rows)[:500]}"
+                yield keyed_cell, rows
+        for keyed_cell in (*queue, *crew.cells):
             yield keyed_cell, "no node of the cluster has room for a worker any more"
+
+
+class _Crew:
+    """Workers of a cluster. One that begins has no cell: if its node is lost meanwhile it waits for
+    another, which may never come.
+    """
+
+    def __init__(self, ray: ModuleType, begin: Callable[[], Any]) -> None:
+        self._ray, self._begin = ray, begin
+        self._idle: list[Any] = []
+        # Workers and their cells (None: it begins), by the references of the results.
+        self._working: dict[object, tuple[Any, KeyedCell | None]] = {}
+
+    @property
+    def cells(self) -> list[KeyedCell]:
+        """The cells that are at work."""
+        return [keyed_cell for _, keyed_cell in self._working.values() if keyed_cell]
+
+    def fill(self, count: int) -> None:
+        """Have workers begin until there are so many."""
+        while len(self._idle) + len(self._working) < count:
+            worker = self._begin()
+            self._working[worker.runs.remote()] = worker, None
+
+    def results(self, queue: deque[KeyedCell]) -> Iterator[tuple[KeyedCell, Any]]:
+        """Give cells of the queue to idle workers, and wait for a while: what came of each cell
+        that is ready, Ray's error where its worker was lost.
+        """
+        while queue and self._idle:
+            worker, keyed_cell = self._idle.pop(0), queue.popleft()
+            self._working[worker.measure.remote(keyed_cell)] = worker, keyed_cell
+        references, _ = self._ray.wait(list(self._working), timeout=_SECONDS)
+        for reference in references:
+            worker, keyed_cell = self._working.pop(reference)
+            try:
+                rows = self._ray.get(reference)
+                self._idle.append(worker)
+            except self._ray.exceptions.RayError as error:
+                rows = error
+            if keyed_cell is not None:
+                yield keyed_cell, rows
 
 
 class Worker(Bench):
@@ -151,6 +184,9 @@ class Worker(Bench):
             os.chdir(directory)
         torch.set_num_threads(cpus)
         super().__init__(terms)
+
+    def runs(self) -> None:
+        """Nothing; whoever asks for it learns that the worker runs."""
 
 
 def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:

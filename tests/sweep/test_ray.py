@@ -135,6 +135,17 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
 
 
 @pytest.mark.slow
+def test_a_worker_for_which_there_is_no_room_any_more_holds_no_cell(
+    cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes have room for two: the third waits for one that does not come."""
+    monkeypatch.setattr(ray_cluster, "_room", lambda nodes, needs: 3)
+    monkeypatch.setattr(ray_cluster, "_SECONDS", 0.5)
+    done = run(sweep_of(asked(written, **MANY)), tmp_path, executor=RayCluster(address(cluster)))
+    assert (done.measured, done.failed) == (8, ())
+
+
+@pytest.mark.slow
 def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
