@@ -3,8 +3,8 @@ predicted to first order beside the real ones.
 
 By rules that were fixed before anything was measured. An order is right from a rank correlation of
 `RIGHT_RANK` on, over at least `FEWEST` things. A size is right within a factor of `RIGHT_FACTOR`,
-of a form in the median over the tokens
-that reach y. A form without a scale is held to its order alone.
+of a form in the median over the tokens that reach y. A form without a scale is held to its order
+alone.
 """
 
 from __future__ import annotations

@@ -259,7 +259,11 @@ def buffer_digests(parts: Mapping[str, nn.Module], *, with_saved: bool) -> dict[
 
 
 def _is_rewritten(part: nn.Module, name: str) -> bool:
-    """Whether each pass makes the frequencies anew for its length, of `original_inv_freq`."""
+    """Whether a pass makes it anew for its length: frequencies of `original_inv_freq`, a table of
+    positions (XGLM's).
+    """
+    if hasattr(part, "make_weights"):
+        return True
     kinds = str(vars(part).get("rope_type", ""))
     rewrites = "dynamic" in kinds or "longrope" in kinds
     return rewrites and name.endswith("inv_freq") and "original" not in name

@@ -6,6 +6,7 @@ Nothing else in ostools calls a tokenizer.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -80,7 +81,9 @@ def writes_lines(tokenizer: PreTrainedTokenizerBase) -> bool:
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What its ids come from: vocabulary and rules, special tokens, and the chat template."""
     if tokenizer.is_fast:
-        rules = cast(Any, tokenizer).backend_tokenizer.to_str()
+        rules = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
+        # Of the last call, not of the tokenizer.
+        rules = json.dumps(rules | {"padding": None, "truncation": None}, sort_keys=True)
     else:
         rules = repr(sorted(tokenizer.get_vocab().items()))
     return [rules, repr(tokenizer.special_tokens_map), repr(tokenizer.chat_template)]

@@ -250,3 +250,17 @@ def test_a_model_in_memory_goes_this_route_too() -> None:
         ost.adopt(module)(torch.tensor([IDS])),
         module(torch.tensor([IDS]), use_cache=False).logits,
     )
+
+
+def test_a_table_of_positions_that_a_pass_made_longer_is_no_other_model(tmp_path: Path) -> None:
+    """XGLM makes one beyond its context; the rows that were there are the same."""
+    model = loaded(tmp_path, "xglm")
+    before, ids = ost.models.describe(model), torch.arange(6, 12)[None]
+    logits = model(ids)
+    table = dict(model.original_model.named_buffers())
+    name = next(name for name in table if name.endswith("embed_positions.weights"))
+    longest = len(table[name])
+    model(torch.arange(longest + 2)[None] % 200 + 6)
+    assert len(dict(model.original_model.named_buffers())[name]) > longest
+    assert ost.models.describe(model) == before
+    assert torch.equal(model(ids), logits)

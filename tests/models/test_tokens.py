@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
 import ostools as ost
-from ostools.models.tokenizer_calls import note_once
+from ostools.models.tokenizer_calls import fingerprint, note_once
 from ostools.models.tokens import _whole_numbers, count_tokens, offsets
 from tests.checkpoints import (
     CHAT_TEMPLATE,
@@ -251,3 +251,11 @@ def test_a_bos_cannot_be_chosen_of_a_chat_or_of_ids() -> None:
     refused("bos: expected plain text, found a chat", ost.encode, model, TEXT, chat=True, bos=False)
     ids = ost.tasks.RepeatedIds(ost.encode(model, TEXT).ids.tolist())
     refused("bos: expected text, found token ids", ost.collapse, model, ids, lengths=[1], bos=False)
+
+
+def test_a_fingerprint_is_of_the_tokenizer_and_not_of_its_last_call() -> None:
+    tokenizer: Any = _of_tokenizer("appends EOS and pads").tokenizer
+    before = fingerprint(tokenizer)
+    tokenizer([TEXT, LONGER], padding=True, truncation=True, max_length=4)
+    assert fingerprint(tokenizer) == before
+    assert len({tuple(fingerprint(_of_tokenizer(name).tokenizer)) for name in TOKENIZERS}) > 1

@@ -24,7 +24,7 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
 from ostools.measure.prompts import TOKEN, named_by
-from ostools.results import Chart, Frame, Provenance, Result, frame_of
+from ostools.results import Chart, Frame, Provenance, Result, frame_of, of_earlier_version
 from ostools.theory.profiles import acting, rank_correlation
 
 
@@ -53,6 +53,11 @@ class Comparison(Result):
     """
 
     summary: pd.DataFrame
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "tokens" not in self.summary:
+            raise of_earlier_version(self, "looseness over tokens out of reach too")
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.tokens import comparison_chart

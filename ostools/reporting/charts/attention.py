@@ -93,9 +93,10 @@ def attention_frame(attention: Attention) -> Frame:
     """The heat map's cells, one a head that it shows and (bin of) position: head, start, end,
     token, weight.
     """
-    bins = bins_of(len(attention.tokens), COLUMNS)
-    labels = [inert(bin_label(attention.tokens, start, end)) for start, end in bins]
-    values, heads = max_pool(attention.last, bins), sharpest(attention.last, ROWS)
+    tokens, last = attention.tokens, attention.last
+    bins = bins_of(len(tokens), COLUMNS)
+    labels = [inert(bin_label(tokens, start, end)) for start, end in bins]
+    values, heads = max_pool(last, bins), sharpest(last, ROWS)
     table = pd.DataFrame(values.flatten(0, 1)[heads].numpy())
     table.index = [f"{index // values.shape[1]}.{index % values.shape[1]}" for index in heads]
     rows = table.rename_axis("head").reset_index().melt("head", var_name="bin", value_name="weight")
@@ -126,18 +127,19 @@ def attention_chart(attention: Attention) -> Chart:
     The colour scale runs with the square root of the weight, so that small weights are seen too.
     Cells are as wide as the positions in them.
     """
-    data, count = attention_frame(attention), len(attention.tokens)
+    data, tokens = attention_frame(attention), attention.tokens
+    count, total = len(tokens), math.prod(attention.squares.shape[:2])
     heads, aside = list(dict.fromkeys(data["head"])), draw.template_positions(attention.frame)
     # Whole pixels a cell: else light seams show between them.
     width = max(count * (_WIDTH // count), min(count, _WIDTH))
     height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
-    x = axes.token_axis(dict(enumerate(map(short_word, attention.tokens))), "start", aside)
+    x = axes.token_axis(dict(enumerate(map(short_word, tokens))), "start", aside)
     words = alt.Axis(labelOverlap=True, ticks=False)
     y = alt.Y("head:N", sort=heads, title="layer.head", axis=words)
     data = data.assign(start=data["start"] - 0.5, end=data["end"] - 0.5)
     cells = heat(data.rename(columns={"weight": "value"}), x, y, _WEIGHT, x2="end")
     panel = draw.mark_template(draw.panel(cells, width, height), aside, height)
-    rules = (pooling_rule(count, COLUMNS), heads_rule(attention.last[..., 0].numel(), ROWS))
+    rules = (pooling_rule(count, COLUMNS), heads_rule(total, ROWS))
     notes = [*filter(None, rules), *draw.template_note(aside)]
     return draw.figure([[panel]], "Attention of the last token", notes)
 
@@ -187,19 +189,19 @@ def interactive_view(attention: Attention, element: str) -> Part:
     """
     from circuitsvis.attention import attention_heads
 
-    layers, heads = attention.squares.shape[:2]
+    (layers, heads), tokens = attention.squares.shape[:2], attention.tokens
     rule = heads_rule(layers * heads, HEADS) or f"all {layers * heads} heads of {layers} layers"
-    pooled = pooling_rule(len(attention.tokens), len(attention.bins))
+    pooled = pooling_rule(len(tokens), len(attention.bins))
     notes = (
         f"{rule[0].upper()}{rule[1:]}. {f'{pooled}. ' if pooled else ''}Named layer.head; rows "
         "are queries, the last token's at the bottom, columns what they attend to."
     )
     # circuitsvis adds their number to the labels, which is the position where none were pooled.
-    labels = [bin_label(attention.tokens, start, end) for start, end in attention.bins]
+    labels = [bin_label(tokens, start, end) for start, end in attention.bins]
     indices = sharpest(attention.last, HEADS)
     heads_html = attention_heads(
         attention=np.round(attention.squares.flatten(0, 1)[indices].double().numpy(), 3),
-        tokens=labels if pooled else [theme.display_token(token) for token in attention.tokens],
+        tokens=labels if pooled else [theme.display_token(token) for token in tokens],
         attention_head_names=[f"{index // heads}.{index % heads}" for index in indices],
         max_value=1.0,
         min_value=0.0,

@@ -238,3 +238,14 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
         ((path([1.0] * 4), one), r"expected a Sensitivity or an? Evaluation, found Bounds"),
     ):
         refused(words, compare, *pair)
+
+
+def test_a_comparison_of_an_earlier_version_is_refused() -> None:
+    """Its looseness was over tokens out of reach too, and nothing in it says so."""
+    now = ost.compare(profile(), path([1.0] * 4))
+    refused(
+        "found looseness over tokens out of reach too, which an earlier ostools",
+        replace,
+        now,
+        summary=now.summary.drop(columns="tokens"),
+    )
