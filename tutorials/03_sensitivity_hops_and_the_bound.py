@@ -111,7 +111,7 @@ hops.plot()
 
 # %%
 shares = hops.summary
-parts = hops.reached.query("hops != 'all'").groupby("position")["share"].sum()
+parts = hops.in_reach.query("hops != 'all'").groupby("position")["share"].sum()
 assert (parts - 1).abs().max() < 1e-3
 shares.round(2)
 
