@@ -37,6 +37,7 @@ from ostools.ground import (
 from ostools.hooks.sites import is_closed
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.attribution import Attribution
+from ostools.measure.jacobian.certificate import ROUNDING
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -55,7 +56,6 @@ from ostools.measure.prompts import named_by
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import PROMPT_PROVENANCE
-from ostools.models.generic.parts import ROUNDING
 from ostools.models.tokens import token_text
 from ostools.results import Chart, Frame, Provenance, Result, TableHead, frame_of
 from ostools.theory.profiles import rank_correlation
