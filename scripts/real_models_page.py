@@ -449,8 +449,8 @@ def _range(stored: dict[str, Cells]) -> str:
         "within, sketch of 8",
     ]
     return (
-        "Each token moved towards two other real tokens of its kind (today's `ost.measure.linear_range` draws one of the whole "
-        "vocabulary), v + t (v' - v), on the prompts of 32 tokens: the largest t up to which the real derivative predicts y_n "
+        "Each token moved towards another real token, drawn from the whole vocabulary (`ost.measure.linear_range`), "
+        "v + t (v' - v), on the prompts of 32 tokens: the largest t up to which the real derivative predicts y_n "
         "within 10%, and the error and rank correlation at t = 1, where the token is replaced. The last two columns certify "
         "the measured profile, with 95% confidence: [arithmetic and "
         "sampling](../reading-the-numbers.md#the-certificate-of-a-run) (the median prompt)."
