@@ -164,7 +164,7 @@ def _fewest_right(result: Evaluation) -> str:
         return ""
     worst: Row = summary.loc[summary["accuracy"].idxmin()]
     ties = int((summary["accuracy"] == worst["accuracy"]).sum()) - 1
-    elsewhere = f", as at {ties} other lengths" if ties else ""
+    elsewhere = f", as at {ties} other length{'s' * (ties > 1)}" if ties else ""
     return (
         f"Fewest right at {int(worst['length'])} items{elsewhere}: {int(worst['right'])} of "
         f"{int(worst['asked'])}, Wilson 95% {number(worst['wilson_low'])} to "
