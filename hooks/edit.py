@@ -8,7 +8,7 @@ that drops the oldest keys, as transformers' own does where a window slides, is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -253,10 +253,10 @@ def _edited(
     places = points(model, site, layers)
     words = {str(point.name): what(int(layer or 0)) for layer, point in places.items()}
     placements = [(point, at(layer), Order.EDIT) for layer, point in places.items()]
-    with ExitStack() as stack:
-        if by_position:
-            stack.enter_context(_with_every_key(model, kind, [int(layer or 0) for layer in places]))
-        stack.enter_context(attached(placements, kind, words))
+    every_key: AbstractContextManager[None] = nullcontext()
+    if by_position:
+        every_key = _with_every_key(model, kind, [int(layer or 0) for layer in places])
+    with every_key, attached(placements, kind, words):
         yield
 
 

@@ -64,7 +64,7 @@ def first_order_agreement(
     largest, largest_predicted = (
         str(names[int(np.abs(effects).argmax())]) for effects in (real, predicted)
     )
-    acts = (real != 0) | (predicted != 0)
+    acts = acting(real, predicted)
     real, predicted = real[acts], predicted[acts]
     changed = real != 0
     factor = predicted[changed] / real[changed]

@@ -82,10 +82,16 @@ class Patching(Result):
     """
 
     @property
+    def of_logits(self) -> Frame:
+        """The rows of the logit, or of the difference of two."""
+        table: Frame = self.frame
+        return table[table["quantity"] != LOG_P]
+
+    @property
     def has_both_answers(self) -> bool:
         """Whether each run has its own answer, or one is scored alone: else a share of the gap
         between them says nothing."""
-        rows: Frame = self.frame[self.frame["quantity"] != LOG_P]
+        rows = self.of_logits
         signs_differ = (rows["clean"] > 0) & (rows["corrupt"] < 0)
         return bool(((rows["against"] == "") | signs_differ).all())
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ostools.ground import title_of
 from ostools.measure import Ablation, Patching, Study
-from ostools.measure.patching.patching import DENOISING, KNOCKOUT, LOG_P, NOISING
+from ostools.measure.patching.patching import DENOISING, KNOCKOUT, NOISING
 from ostools.measure.patching.runs import HEADS, RESIDUAL
 from ostools.measure.study.verdicts import (
     HELPS,
@@ -129,7 +129,7 @@ def patching_chart(result: Patching) -> Chart:
     the share of the gap but the effect itself: red is more of the difference. Positions whose parts
     have no effect anywhere before the first that has some are left out.
     """
-    table: Frame = result.frame[result.frame["quantity"] != LOG_P]
+    table = result.of_logits
     axes.require_finite(table["share"], "patching")
     cells = _cells(table, "share" if result.has_both_answers else "effect")
     left_out = [_LEFT_OUT] if len(cells) < len(table) else []

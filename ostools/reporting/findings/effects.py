@@ -132,7 +132,7 @@ def _times(row: Row, end: str) -> str:
 def patching_findings(result: Patching) -> list[str]:
     """Where the answer is carried in each direction, whether the two runs have the two answers, and
     whether first order may be believed."""
-    table: Frame = result.frame[result.frame["quantity"] != "log_probability"]
+    table = result.of_logits
     gap = gap_words(result)
     if not result.has_both_answers:
         return [gap]
@@ -151,7 +151,7 @@ def patching_findings(result: Patching) -> list[str]:
 
 def gap_words(result: Patching) -> str:
     """The clean and the corrupt run's number, and where the two do not have the two answers."""
-    first = result.frame[result.frame["quantity"] != "log_probability"].iloc[0]
+    first = result.of_logits.iloc[0]
     gap = (
         f"The gap is from {number(first['clean'])} (clean) to {number(first['corrupt'])} (corrupt)"
     )
