@@ -4,8 +4,6 @@ Cost: memory for what is kept. All patterns of a long prompt are layers x heads 
 `reduce` to keep only what you need of each, one layer at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ absolute, also when the query block is one token long (generation with a key/val
 that drops the oldest keys, as transformers' own does where a window slides, is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import sha256

@@ -6,8 +6,6 @@ value, only what the gradient sees. Each frozen hook proves it on the spot: the 
 gradient will follow must reproduce the output of the norm or the MLP, or the block raises.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -69,7 +67,7 @@ def frozen(
 @contextmanager
 def holding(
     model: TransformerBridge, choices: Sequence[HeldParts], keeps: bool = False
-) -> Iterator[Holding]:
+) -> "Iterator[Holding]":
     """Let a forward pass be differentiated under each of the choices, and impose one prompt's
     values on others.
 

@@ -10,8 +10,6 @@ Source: Michel, Levy, Neubig, "Are sixteen heads really better than one?", 2019 
 respect to head masks).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 

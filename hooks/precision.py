@@ -5,8 +5,6 @@ and the softmax in float32 even in a float64 model, so that a "float64" run is g
 and finite differences stall near 1e-4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any

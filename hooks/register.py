@@ -13,8 +13,6 @@ lock, start threads outside of a block, and open the blocks of several models in
 threads.
 """
 
-from __future__ import annotations
-
 import functools
 import secrets
 import threading
@@ -121,7 +119,7 @@ class _AttachedHook:
     thread: threading.Thread = field(default_factory=threading.current_thread)
     fired: bool = False
 
-    def __deepcopy__(self, memo: object) -> _AttachedHook:
+    def __deepcopy__(self, memo: object) -> "_AttachedHook":
         """Itself: in a view of the model (`edited_view`) an edit acts as it does on the model."""
         return self
 

@@ -8,8 +8,6 @@ Cost: an elementwise operation at each place; for integers one more forward pass
 scales.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, get_args
 
@@ -99,7 +97,7 @@ def rounded(
 def stored(
     x: Float[Tensor, "*shape"],
     format: str,
-    scale: Float[Tensor, ...] | None = None,
+    scale: Float[Tensor, "..."] | None = None,
     what: str = "numbers",
 ) -> Float[Tensor, "*shape"]:
     """The nearest numbers to x that `format` holds, in x's own dtype; ties to even.

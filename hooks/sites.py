@@ -13,8 +13,6 @@ r(x) = sqrt(mean((x - c(x))^2) + eps). c is the mean for GPT-2's LayerNorm, and 
 of Gemma (g = 1 + w) and Llama (g = w), which have no bias.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 they acted.
 """
 
-from __future__ import annotations
-
 from ostools.mitigations.base import (
     Bar,
     Composed,

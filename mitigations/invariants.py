@@ -2,8 +2,6 @@
 to 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import torch

@@ -2,8 +2,6 @@
 `ostools.mitigations`.
 """
 
-from __future__ import annotations
-
 from ostools.mitigations.base import Composed, Mitigation, MitigationError, compose
 from ostools.mitigations.registry import Listed, Registry, file_spec
 

@@ -2,8 +2,6 @@
 (Section 3.1), and others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -6,8 +6,6 @@ the names are listed. Its options are the fields of its dataclass, read by their
 The same grammar serves the tasks of `ostools`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import inspect

@@ -4,8 +4,6 @@ No module here imports torch, pandas or rich before a command runs, so that `--h
 once. Results go to stdout, progress and refusals to stderr.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

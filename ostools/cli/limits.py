@@ -1,7 +1,5 @@
 """Memory that a command may take: forecast before the model is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,11 +17,12 @@ from ostools.measure.prompts import prompt_named
 from ostools.measure.task_prompt import in_tokens_already
 from ostools.measure.unloaded import Forecast, LongestPrompt, Unloaded
 from ostools.mitigations import Mitigation, optional
+from ostools.models import EncodingOptions
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import AUTO, arithmetic_named
 from ostools.models.shape import resolve_device
-from ostools.models.tokens import EncodingOptions, require_chat, require_context
-from ostools.tasks.questions import Question
+from ostools.models.tokens import require_chat, require_context
+from ostools.tasks import Question
 
 Memory = Callable[[Unloaded], int]
 """Bytes that the work of a command holds beside the model, at its largest step."""

@@ -3,8 +3,6 @@
 What the page shows of a result: numbers of each token, charts, and how to have them again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

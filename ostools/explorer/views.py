@@ -2,8 +2,6 @@
 the call of `ost` that answers it.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -172,7 +170,7 @@ class ViewRequest:
     longest: int = 32
 
     @classmethod
-    def of(cls, sent: Mapping[str, object], model: TransformerBridge) -> ViewRequest:
+    def of(cls, sent: Mapping[str, object], model: TransformerBridge) -> "ViewRequest":
         """Check what the page sent; `InputError` for what no page sends, and for unusable texts."""
         name = checked_name("view", sent.get("view"), VIEWS)
         takes, prompt = VIEWS[name].takes, checked_text("prompt", sent.get("prompt"))
@@ -222,7 +220,7 @@ class ViewRequest:
             options["progress"] = progress
         return function(model, prompt=self.prompt, **options)
 
-    def before(self, place: int) -> ViewRequest | None:
+    def before(self, place: int) -> "ViewRequest | None":
         """The quicker view that is shown first; `place` 0 is the quickest. None where there is
         none.
         """

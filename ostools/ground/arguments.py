@@ -8,8 +8,6 @@ The whole numbers that a caller gives: lengths, seeds, counts; and lengths as us
 on the command line and in sweep files. One refusal for what is none, whoever asked for it.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re
@@ -197,12 +195,10 @@ def full_signature(function: Callable[..., object]) -> inspect.Signature:
     signature = inspect.signature(function)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        annotation = str(parameter.annotation)
-        if not annotation.startswith("Unpack["):
+        if typing.get_origin(parameter.annotation) is not typing.Unpack:
             parameters.append(parameter)
             continue
-        # Only this one is looked up, as the others cost time at import.
-        group = inspect.unwrap(function).__globals__[annotation[len("Unpack[") : -1]]
+        (group,) = typing.get_args(parameter.annotation)
         for name, hint in typing.get_type_hints(group).items():
             default = False if hint is bool else None
             parameters.append(

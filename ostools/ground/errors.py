@@ -4,8 +4,6 @@ Every refusal of ostools is an `InputError`: it says in one line what was expect
 and what to do, and the command line prints just that line and exits with code 2.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence

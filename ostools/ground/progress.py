@@ -2,8 +2,6 @@
 logged.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

@@ -1,7 +1,5 @@
 """How findings and titles write numbers and names."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

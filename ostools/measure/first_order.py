@@ -7,8 +7,6 @@ of a form in the median over the tokens that reach y. A form without a scale is 
 alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ at most twice that, the libraries and the weights among them (tests/real/test_fo
 follows no computation step by step.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

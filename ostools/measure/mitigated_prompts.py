@@ -9,8 +9,6 @@ The precision decides whether it acts (`EffectStatus`): what computes a 16-bit m
 changes nothing of a float32 copy, and numbers taken there say nothing of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class MitigatedPrompts:
         prompts: Sequence[str | Prompt | Question],
         mitigation: Mitigation | str | None,
         position: Position | None = None,
-    ) -> MitigatedPrompts:
+    ) -> "MitigatedPrompts":
         """`position`: where the questions among the prompts are read.
 
         Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of
@@ -90,7 +88,7 @@ class MitigatedPrompts:
     @classmethod
     def of_rewritten(
         cls, what: str, prompt: Prompt, mitigation: Mitigation | None
-    ) -> MitigatedPrompts:
+    ) -> "MitigatedPrompts":
         """Take a prompt that the mitigation has rewritten already; its parts with hooks alone are
         still to be shown to act.
         """

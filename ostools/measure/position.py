@@ -16,8 +16,6 @@ The right line after a prompt, and where in it the answer begins, are found in t
 `split_line`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args

@@ -5,8 +5,6 @@ Prompts have different lengths, and norms of different prompts different sizes. 
 prompts is one of shares, and over relative position: also of the texts of a sweep
 (`ost.sweep.over_texts`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

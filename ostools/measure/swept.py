@@ -6,8 +6,6 @@ count; the rest is a piece of the text. Nothing is padded and nothing repeated. 
 on the seed, the text's id and the length alone, on no other text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json
@@ -32,8 +30,7 @@ from ostools.measure.position import (
 from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import Mitigation, changes_pass
 from ostools.mitigations.named import NONE, typed
-from ostools.models import Prompt
-from ostools.models.describe import describe
+from ostools.models import Prompt, describe
 from ostools.models.tokenizer_calls import lead, text_ids
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance, Result

@@ -12,8 +12,6 @@ The examples are the task's own questions with other sequences, drawn by fixed s
 one that is asked; a mitigation rewrites them too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ steps of a run measure it.
 Cost: reading a configuration and a tokenizer, once a model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ and a difference is refused. So the numbers of an adopted model are those of the
 with `save_pretrained` and loaded.
 """
 
-from __future__ import annotations
-
 import copy
 import weakref
 from collections.abc import Callable

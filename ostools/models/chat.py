@@ -7,8 +7,6 @@ marks in place of the two: what stands around the marks is the template's own, s
 characters are found exactly, whatever they say.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

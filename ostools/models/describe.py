@@ -3,8 +3,6 @@
 Cost of `describe`: a hash of every weight (XXH3), at the speed of the memory: 3.6 GB in some 0.1 s.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -21,7 +19,7 @@ import xxhash
 from torch import Tensor, nn
 
 from ostools.ground import InputError, TransformerBridge, original_model
-from ostools.hooks.precision import SIXTEEN_BITS
+from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import LazyCast
 

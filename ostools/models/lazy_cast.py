@@ -13,8 +13,6 @@ Backward passes read it the same way: what autograd keeps of a product is the `L
 numbers are made again.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast
@@ -25,7 +23,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ostools.ground import InputError
-from ostools.hooks.precision import SIXTEEN_BITS
+from ostools.hooks import SIXTEEN_BITS
 
 PART = 1 << 22
 """Bytes of a cast that one step of a product on a CPU makes at a time: so few stay in its caches.
@@ -75,7 +73,7 @@ class LazyCast(Tensor):
     @staticmethod
     def __new__(
         cls, read: Callable[..., Tensor], parts: tuple[Tensor, ...], dtype: torch.dtype
-    ) -> LazyCast:
+    ) -> "LazyCast":
         like = parts[0]
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
             cls,
@@ -143,7 +141,7 @@ class LazyCast(Tensor):
         return first.stored if isinstance(first, LazyCast) else first
 
     @property
-    def data(self) -> LazyCast:
+    def data(self) -> "LazyCast":
         """Its numbers, without a gradient."""
         return self.detach()  # pyright: ignore[reportReturnType]
 
@@ -153,12 +151,12 @@ class LazyCast(Tensor):
         if value is not self:
             raise _refusal("data")
 
-    def _map_parts(self, view: Callable[[Tensor], Tensor]) -> LazyCast:
+    def _map_parts(self, view: Callable[[Tensor], Tensor]) -> "LazyCast":
         return LazyCast(self.read, tuple(view(part) for part in self.parts), self.dtype)
 
     def _part_by_part(
         self, function: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> LazyCast | Tensor | list[LazyCast]:
+    ) -> "LazyCast | Tensor | list[LazyCast]":
         """What a view, a split or a look-up of rows makes of these numbers, it makes of what is
         stored.
         """

@@ -6,8 +6,6 @@ scores: what they compute, and why, says `models/precision/scores.py`.
 """
 
 # ruff: noqa: E402
-from __future__ import annotations
-
 import sys
 from typing import cast
 
@@ -39,7 +37,8 @@ from transformer_lens.model_bridge.sources import (
 
 _transformers_logging.set_verbosity(_level)
 
-from ostools.hooks.precision import SIXTEEN_BITS, cast_mask
+from ostools.hooks import SIXTEEN_BITS
+from ostools.hooks.precision import cast_mask
 
 __all__ = [
     "ArchitectureAdapter",

@@ -7,8 +7,6 @@ Cost: reading the weights once, plus three tiny forward passes that compare the 
 the checkpoint's own code. Nothing is downloaded for the embedded model or for a directory.
 """
 
-from __future__ import annotations
-
 import os
 from copy import deepcopy
 from types import FunctionType
@@ -31,7 +29,7 @@ from ostools.ground import (
     refusal,
     return_freed_memory,
 )
-from ostools.hooks.precision import SIXTEEN_BITS
+from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.register import as_new
 from ostools.models.describe import Metadata, remember
 from ostools.models.families import Family

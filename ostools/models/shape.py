@@ -1,8 +1,6 @@
 """The sizes of a model that decide what computing with it takes: of a loaded one, or by its
 configuration before that; and the device that it is on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -56,7 +54,7 @@ class Shape:
     context: int = 0
 
     @classmethod
-    def of(cls, model: TransformerBridge) -> Shape:
+    def of(cls, model: TransformerBridge) -> "Shape":
         """Shape of a loaded model, on its device and in its dtype, as they are now."""
         like = next(model.parameters())
         is_cast = any(isinstance(weight, LazyCast) for weight in model.parameters())
@@ -66,7 +64,7 @@ class Shape:
     @classmethod
     def of_config(
         cls, config: _Settings, dtype: torch.dtype, device: str, *, cast: bool = False
-    ) -> Shape:
+    ) -> "Shape":
         """Shape by a Hugging Face configuration, or by its settings alone, for a model in `dtype`
         on that kind of device.
         """
@@ -99,7 +97,7 @@ class Shape:
     @classmethod
     def of_settings(
         cls, settings: Mapping[str, object], dtype: torch.dtype, device: str
-    ) -> Shape | None:
+    ) -> "Shape | None":
         """Shape by a config.json that leaves no size to transformers, which is then not imported;
         None for any other.
         """

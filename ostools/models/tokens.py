@@ -6,8 +6,6 @@ encoded so is refused. The bridge's own `to_tokens` cuts a text alike (`load.giv
 reads markers in it (`<|im_start|>`) as tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
@@ -114,7 +112,7 @@ class Prompt:
         chat_values = {} if self.chat is None else self.chat.provenance
         return chat_values | {name: value for name, value in values.items() if value is not None}
 
-    def shuffled(self, seed: int = 0) -> Prompt:
+    def shuffled(self, seed: int = 0) -> "Prompt":
         """The same tokens with those of the text in random order: a control that leaves no syntax.
 
         Special tokens and a template's stay where they are; where origins are not known, a leading
@@ -137,7 +135,9 @@ class Prompt:
         return replace(self, text=None, ids=self.ids[order], tokens=tokens, order=seed)
 
     @classmethod
-    def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
+    def from_ids(
+        cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]
+    ) -> "Prompt":
         """The prompt of given token ids, for a model with or without a tokenizer. Special tokens
         are not added.
 

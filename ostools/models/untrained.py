@@ -4,8 +4,6 @@ its weights.
 What a measurement finds in an untrained model too was not learnt.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -18,8 +18,6 @@ Barbero et al. 2024 (arXiv 2406.04267), Figures 2, 3 and 4 (of Gemini 1.5), 6 an
 appendix C.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Unpack, get_args

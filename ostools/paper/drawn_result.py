@@ -2,8 +2,6 @@
 `ostools.paper.charts`, which is imported when one is drawn or read.
 """
 
-from __future__ import annotations
-
 from ostools.results import Chart, Result
 
 

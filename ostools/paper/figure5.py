@@ -18,8 +18,6 @@ The paper's text of (b) is "digits sampled uniformly ending with either a single
 `ostools.tasks.pairs`. Source: arXiv 2406.04267, Figure 5 and section 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args

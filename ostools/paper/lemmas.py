@@ -5,8 +5,6 @@ passes only if the statement breaks. The tests in tests/theory/ try many more nu
 second; no model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 

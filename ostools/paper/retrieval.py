@@ -10,8 +10,6 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXi
 section 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Unpack

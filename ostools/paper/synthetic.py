@@ -38,8 +38,6 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), Figures 8 and 9, appendix C.3; V
 (arXiv 1706.03762), section 3.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

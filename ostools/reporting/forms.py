@@ -7,8 +7,6 @@ What the cursor tells of a mark are the columns of its row (`draw.tooltips`); wh
 the figure says so (`draw.figure`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 

@@ -5,8 +5,6 @@ Nothing is pickled and nothing is imported by a name in a file. A value that has
 object of another class) cannot be stored, and the whole result is then stored as its table alone.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

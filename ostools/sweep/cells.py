@@ -8,8 +8,6 @@ A cell's key is a hash of everything that defines its numbers (versions, setting
 the same command again finds what is there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json
@@ -67,7 +65,7 @@ class Options(Strict):
         return json.dumps(self.model_dump(exclude={"name", "dtypes"}), sort_keys=True)
 
     @model_validator(mode="after")
-    def _go_together(self) -> Options:
+    def _go_together(self) -> "Options":
         MEASUREMENTS[self.name].swept.check(self)
         return self
 

@@ -6,8 +6,6 @@ be those that its key was made of. `ThisProcess` measures one cell after the oth
 has the executor of a cluster.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from abc import ABC, abstractmethod
@@ -47,7 +45,7 @@ from ostools.sweep.cells import (
 )
 from ostools.sweep.store import Store, file_of
 from ostools.sweep.sweep_file import Sweep, cells_of
-from ostools.tasks.repeats import RepeatedIds
+from ostools.tasks import RepeatedIds
 
 
 @dataclass(frozen=True)

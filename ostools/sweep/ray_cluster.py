@@ -8,8 +8,6 @@ Workers are actors that keep a model between cells. In the place of a lost worke
 where a node has room for it, and its cell is measured again.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

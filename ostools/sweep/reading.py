@@ -4,8 +4,6 @@ Cost: one read of every file that was asked for, its bytes held against the hash
 a millisecond a file.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

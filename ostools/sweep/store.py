@@ -7,8 +7,6 @@ clock. A power cut may take back the renames of its last seconds, as directories
 those cells are measured again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ loaded; and the cells that it asks for.
 An unknown key or name is refused.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -143,7 +141,7 @@ class Sweep(Strict):
         """The mitigations that the command line adds, by the texts that make them."""
         return self._typed
 
-    def with_typed(self, added: Sequence[Mitigation | str]) -> Sweep:
+    def with_typed(self, added: Sequence[Mitigation | str]) -> "Sweep":
         """Return the sweep with more mitigations, also ones of a file of the user's own, which
         runs. Raises `InputError` for an object that no text makes again."""
         definitions = [typed(spec) if isinstance(spec, str) else spec for spec in added]
@@ -159,7 +157,7 @@ class Sweep(Strict):
         return sweep
 
     @model_validator(mode="after")
-    def _names_exist(self) -> Sweep:
+    def _names_exist(self) -> "Sweep":
         """Refuse tasks, mitigations and dtypes that do not exist or do not fit."""
         if not self.tasks and not self.texts:
             raise InputError("expected tasks or texts, found neither")

@@ -19,13 +19,11 @@ six. The zero-shot request is ours too: the opening without its announcement of 
 instruction to answer only, which Section 3.2 mentions and C.1 does not print (docs/fidelity.md).
 """
 
-from __future__ import annotations
-
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
+from random import Random
 from typing import Literal, get_args
 
 from ostools.ground import Count, InputError, checked_name, typed_fields, whole_number
@@ -194,7 +192,7 @@ class AppendixTask(Task):
         return self.name in COUNTING
 
     @property
-    def example_task(self) -> AppendixTask:
+    def example_task(self) -> "AppendixTask":
         """Copying with drawn digits: the paper's own sequences all have the same answer, which
         examples would give away.
         """
@@ -217,7 +215,7 @@ class AppendixTask(Task):
 
     def _plain_items(self, length: int, seed: int) -> tuple[str, ...]:
         whole_number("length", length, 1)
-        stream = random.Random(f"{self.name} {seed}")
+        stream = Random(f"{self.name} {seed}")
         if self.name == "count-word":
             return tuple(
                 "car" if stream.random() < 0.5 else stream.choice(WORDS) for _ in range(length)
@@ -236,7 +234,7 @@ class AppendixTask(Task):
             return range(starts.get(self.name, 0), length, 2)
         return {"copy-last": (length - 1,), "copy-first": (0,)}.get(self.name, ())
 
-    def _uniform_items(self, length: int, stream: random.Random) -> tuple[str, ...]:
+    def _uniform_items(self, length: int, stream: Random) -> tuple[str, ...]:
         ones = min(length, 1 + (stream.random() < 0.5))
         digits = [stream.choice(_DIGITS[: self.base]) for _ in range(length)]
         if self.name != "count-ones-figure-5":

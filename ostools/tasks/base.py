@@ -5,8 +5,6 @@ A third party's task is a subclass, found by the entry-point group `ostools.task
 needed here.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,14 +61,14 @@ class Task(AnyTask):
         return "\n"
 
     @property
-    def example_task(self) -> Task:
+    def example_task(self) -> "Task":
         """The task whose questions are worked examples in a few-shot prompt: never the corrupt
         form; with answers that differ, where it has such.
         """
         task: Any = self
         return replace(task, corrupt=False) if _has_corrupt_form(self) else self
 
-    def corrupted(self) -> Task:
+    def corrupted(self) -> "Task":
         """Return the task of the corrupt run of activation patching (`ost.patch`), with the other
         value of the field `corrupt`: its prompt at a length and seed differs from this one's in
         what decides the answer, and in nothing else. Raises `InputError` for a task that has no

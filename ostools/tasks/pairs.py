@@ -12,8 +12,6 @@ every pair. The paper does not say which digit stands before them. Here it is ne
 pair of that seed would end in two ones and three. Source: arXiv 2406.04267, section 4 and Figure 5.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

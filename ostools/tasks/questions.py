@@ -6,8 +6,6 @@ ids, and answers come back with them. `render_prompt` puts the same question int
 No torch is needed here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

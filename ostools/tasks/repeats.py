@@ -5,8 +5,6 @@ Theorem 4.2 speaks of every such sequence; Figure 5 shows ones. Length n is the 
 the end.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

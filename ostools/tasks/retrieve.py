@@ -12,8 +12,6 @@ Transformer -- Always a Transformer?" (arXiv 2505.21785); the words of the promp
 is needed here.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -19,8 +19,6 @@ put back; the paper prints norm1(v_i) inside the sum over j, read as norm1(v_j),
 of a row sum to 1.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,7 +53,7 @@ class DecoderBlock:
     @classmethod
     def random(
         cls, generator: torch.Generator, d_model: int, n_heads: int, d_mlp: int
-    ) -> DecoderBlock:
+    ) -> "DecoderBlock":
         """Projections Gaussian with variance 1 / fan-in, gains 1; float64."""
         d_head, gain = d_model // n_heads, torch.ones(d_model, dtype=torch.float64)
         W_Q, W_K, W_V = (
@@ -66,7 +64,7 @@ class DecoderBlock:
         W_down = _gaussian(generator, d_mlp, d_model, fan_in=d_mlp)
         return cls(gain, W_Q, W_K, W_V, W_O, gain, W_gate, W_up, W_down)
 
-    def to(self, dtype: torch.dtype) -> DecoderBlock:
+    def to(self, dtype: torch.dtype) -> "DecoderBlock":
         return DecoderBlock(
             **{
                 field.name: _cast(getattr(self, field.name), dtype)
@@ -142,7 +140,7 @@ class Decoder:
         rope_base: float = 10_000.0,
         causal: bool = True,
         window: int | None = None,
-    ) -> Decoder:
+    ) -> "Decoder":
         """A decoder as before training: projections Gaussian with variance 1 / fan-in, embeddings
         standard normal, gains 1.
 
@@ -171,7 +169,7 @@ class Decoder:
             window=window,
         )
 
-    def to(self, dtype: torch.dtype) -> Decoder:
+    def to(self, dtype: torch.dtype) -> "Decoder":
         """All weights, and so all arithmetic, in `dtype`; norms, scores and softmax in float32 at
         least, as sdpa does it.
 

@@ -28,8 +28,6 @@ Vetterli, The effective rank (2007), EUSIPCO; cosines of all pairs as in Yusupov
 2508.17126).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -41,8 +41,6 @@ weights: exactly. The condition is tight for generic weights.
 Source: Barbero et al. 2024 (arXiv 2406.04267), sections 4 to 6 and appendix B.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -19,8 +19,6 @@ W_down (diag(p) W_gate + diag(q) W_up) with p = act'(a) u, q = act(a): n of them
 Source: Barbero et al. 2024 (arXiv 2406.04267), theorem 5.1 and theorem B.5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch

@@ -10,8 +10,6 @@ Sources: Vaswani et al. 2017 (arXiv 1706.03762, section 3.5); Su et al. 2021 (Ro
 code for head counts that are no power of two.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

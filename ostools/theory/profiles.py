@@ -22,8 +22,6 @@ is over texts.
 Cost: a product with a windows x bins matrix, and resamples x texts numbers for the bootstrap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -148,7 +148,7 @@ def _of_one_prompt() -> dict[str, Callable[[], Result]]:
     ]
     signatures = {function: inspect.signature(function) for function in functions}
     return {
-        str(signature.return_annotation): partial(_measured, measurement)
+        getattr(signature.return_annotation, "__name__", "a union"): partial(_measured, measurement)
         for measurement, signature in signatures.items()
         if {"model", "prompt"} <= signature.parameters.keys()
     }

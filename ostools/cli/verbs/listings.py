@@ -1,7 +1,5 @@
 """`ostools list` and `ostools doctor`: what there is to name and measure, and what is missing."""
 
-from __future__ import annotations
-
 import platform
 from importlib import metadata
 
@@ -13,10 +11,10 @@ from ostools.cli.commands import MEASURED
 from ostools.cli.terminal import on_one_line
 from ostools.mitigations import named as mitigations_named
 from ostools.mitigations.registry import Listed
+from ostools.tasks import REPEATING_TASKS, CollapseTask, task
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import options_of
-from ostools.tasks.pairs import CollapseTask
-from ostools.tasks.questions import REPEATING_TASKS, listing, task
+from ostools.tasks.questions import listing
 
 _DISTRIBUTION = "oversquashing-tools"
 _OK, _MISSING, _NOTE = "ok", "MISSING", "note"

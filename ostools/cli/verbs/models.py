@@ -1,7 +1,5 @@
 """`ostools list models`: what there is to load, and by which route a model goes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

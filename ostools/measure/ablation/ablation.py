@@ -9,8 +9,6 @@ the table shows it.
 Cost: for each part one forward pass a prompt (answers), or two (collapse).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -9,8 +9,6 @@ Cost: of a value one forward pass (a pair: two); of all slopes together two to f
 however many parts carry a gate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

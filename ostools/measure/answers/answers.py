@@ -7,8 +7,6 @@ the whole text gives (a rotary embedding that depends on its length, an edit tha
 every step reads the whole text again: max_new_tokens times the cost.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

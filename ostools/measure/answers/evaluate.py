@@ -6,8 +6,6 @@ leaves the text as it is two passes for every distinct number of tokens in promp
 whether it acts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Unpack
 

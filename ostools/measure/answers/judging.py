@@ -9,8 +9,6 @@ and `grade=` of `evaluate` judges by any other rule.
 Cost: linear in the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

@@ -5,8 +5,6 @@ Behind the begun line it is the answer's own, so that what the last token holds 
 compared with what the model says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -2,8 +2,6 @@
 those that end it, and how much room an answer has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -31,8 +31,6 @@ nothing that may follow changes what is read.
 Cost: linear in the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 the same questions: which is better at answering, by how much, and whether that is decided.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast

@@ -26,8 +26,6 @@ Cost of these: one forward pass, and n^2 vectors of d_model numbers a layer for 
 at a time. No gradient.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Unpack

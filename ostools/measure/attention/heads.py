@@ -4,8 +4,6 @@ entropy, where the answer stands.
 Cost: one forward pass a prompt; patterns are read layer by layer and never kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack

@@ -8,8 +8,6 @@ block for `local` (`mlp_norm="product"` spares them and is looser); `windowed(k)
 that costs more than the measured profile.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

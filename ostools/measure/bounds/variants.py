@@ -19,8 +19,6 @@ measured norm. Cost: d_model cotangents for every token through every block, and
 x d matrices a group: a diagnostic of what chaining norms costs. Memory: k n d_model^2.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -12,8 +12,6 @@ in which the weights are stored, and in each a shorter pass to check it (in 16 b
 for every prompt at the end of a range); O(N) tokens for N lengths, where a loop reads O(N^2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack

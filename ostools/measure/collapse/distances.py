@@ -12,8 +12,6 @@ for all precisions that are compared with them, and are never held for all promp
 vector the L2 distance alone is taken.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +70,7 @@ class LastTokens:
     rows: LastRows
     unembedding: Unembedding
 
-    def of(self, prompts: Int[Tensor, " row"]) -> LastTokens:
+    def of(self, prompts: Int[Tensor, " row"]) -> "LastTokens":
         """Rows of some of the prompts alone, in that order."""
         at = prompts.to(self.rows.y.device)
         residuals = {layer: rows[at] for layer, rows in self.rows.residuals.items()}

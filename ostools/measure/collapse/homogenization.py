@@ -8,8 +8,6 @@ without the first token too. Cost: these passes, and the singular values of two 
 context length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
@@ -72,7 +70,7 @@ class TokenHomogenization(Result):
     )
 
     @classmethod
-    def of(cls, rows: Frame, provenance: Provenance) -> TokenHomogenization:
+    def of(cls, rows: Frame, provenance: Provenance) -> "TokenHomogenization":
         """The result of stored rows. Raises `InputError` for a layer that stands there twice: rows
         of several texts.
         """

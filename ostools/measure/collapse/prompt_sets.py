@@ -6,8 +6,6 @@ template, up to a position. No theorem speaks of them. They are what a mitigatio
 the two questions still be told apart?
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -87,7 +85,7 @@ class PromptSet:
     second: Int[Tensor, " pair"]
 
     @classmethod
-    def of(cls, task: str, seed: int, pairs: Sequence[Pair]) -> PromptSet:
+    def of(cls, task: str, seed: int, pairs: Sequence[Pair]) -> "PromptSet":
         index: dict[tuple[int, ...], int] = {}
         first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
         second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
@@ -101,7 +99,7 @@ class PromptSet:
         lengths: list[int],
         seed: int,
         bos: bool | None = None,
-    ) -> PromptSet:
+    ) -> "PromptSet":
         """The task's pairs at those lengths. Raises `InputError` where one does not fit the model's
         context.
         """

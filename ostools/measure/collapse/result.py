@@ -1,8 +1,6 @@
 """Result of `collapse`: the distances of every pair, the verdicts and ranges read from them, and
 its rows in a sweep's store."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The forward passes of one collapse measurement, in every precision, and the rows made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -15,8 +15,6 @@ causal; where a family is unknown, where its rotation depends on the length, or 
 that acts in the pass, v has a pass of its own. Memory: the weights cast to float64 where they are
 read, and one layer's patterns beside a pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -12,8 +12,6 @@ v^(L) - v*^(L), "averaged out over each head" (section 4). v^(L) has no heads, a
 not say what they are of it. Here it is cut into as many chunks of d_model / H as there are heads
 (`per="head-chunk"`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -7,8 +7,6 @@ prompt. Cost: for each way of taking tokens out a pass a token, those of one len
 tokens before the last are taken out; the last one is y_n's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace

@@ -14,8 +14,6 @@ Cost: for each token one product with J, and a forward pass for each scale; one 
 small that what is left there is rounding, which decides from which scale on errors are judged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 

@@ -6,8 +6,6 @@ the folded weights, applied to the captured residual stream, must give the atten
 that the model itself computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -17,8 +17,6 @@ query head h reads h // (H / n_kv). A factor on what a sublayer adds (Granite) i
 down.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +56,7 @@ class BlockNorms:
     shared: bool
 
     @classmethod
-    def of(cls, layer: int, norms: Mapping[str, Norm], parallel: bool) -> BlockNorms:
+    def of(cls, layer: int, norms: Mapping[str, Norm], parallel: bool) -> "BlockNorms":
         """The norms of one block out of those of the model."""
         ln1, ln2, post1, post2 = (
             norms.get(f"blocks.{layer}.{name}") for name in ("ln1", "ln2", "ln1_post", "ln2_post")

@@ -6,8 +6,6 @@ of other names are ignored. A token that ends a text (`STOP_TOKENS`) and was lef
 end is no part of it, and is taken off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -98,7 +96,7 @@ class Hosted:
                 "for the same lengths and seeds"
             )
 
-    def part(self, questions: Sequence[Question]) -> Hosted:
+    def part(self, questions: Sequence[Question]) -> "Hosted":
         """Return these of its questions, with their answers."""
         ids = {question.id for question in questions}
         return replace(

@@ -11,8 +11,6 @@ A part is no cause: with the token gone patterns, scales and activations would b
 of `sensitivity` of a logit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast

@@ -10,8 +10,6 @@ dv^(l) at every other measured layer, so that each layer is held to the network.
 taken: an error in autograd, in a backward formula or in a hook's gradient cannot hide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -84,7 +82,7 @@ class Claim(NamedTuple):
         linear: Linearised,
         jacobian_rows: Float[Tensor, "place d_out d_model"],
         outputs: Float[Tensor, "out d_model"] | None = None,
-    ) -> Claim:
+    ) -> "Claim":
         """What rows W J_i say, layer by layer, those of the lowest layer first. The steps: one
         random direction a token, of the size of its v_i; shorter where its part would be above the
         median part.
@@ -118,7 +116,7 @@ class Claim(NamedTuple):
         """W y, in float64."""
         return y.double() if self.outputs is None else y.double() @ self.outputs.double().T
 
-    def errors(self, slope: _Slope) -> Float[Tensor, " layer"]:
+    def errors(self, slope: "_Slope") -> Float[Tensor, " layer"]:
         """What the sum of each layer is off the network, the lowest first; of those above it by
         their probes, scaled to all of W y_n.
         """

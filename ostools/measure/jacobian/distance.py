@@ -9,8 +9,6 @@ back through the whole text, and every one has the certificate of a sensitivity.
 sensitivities a text, and as many for each control.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Unpack
@@ -101,7 +99,7 @@ class InfluenceByDistance(Result):
         return distance_findings(self)
 
     @classmethod
-    def of(cls, pairs: Frame, provenance: Provenance) -> InfluenceByDistance:
+    def of(cls, pairs: Frame, provenance: Provenance) -> "InfluenceByDistance":
         """The result of measured pairs, with its laws. Cost: some 200 fits a law, 1 or 2 seconds.
 
         Raises `InputError` for a pair that stands there twice: rows of several texts under one

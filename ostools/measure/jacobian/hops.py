@@ -12,8 +12,6 @@ each: what the heads move, less what each position has from itself, is its hop.
 Cost: `most` + 2 tracks for every cotangent, each one row of a sketch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, NamedTuple, Unpack
 

@@ -4,8 +4,6 @@ measure each, certify all together.
 Too large a run takes fewer cotangents at a time first, then is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

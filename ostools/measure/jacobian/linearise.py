@@ -10,8 +10,6 @@ the number of rows. Of a long prompt the pass keeps no graph. Each block runs ag
 have come back to it: one block's graph at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -95,7 +93,7 @@ class Start:
     choices: Choices | None = None
 
     @classmethod
-    def of(cls, model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Start:
+    def of(cls, model: TransformerBridge, ids: Int[Tensor, " pos"]) -> "Start":
         """Cost: one forward pass. Raises `InputError` for logits that are not finite."""
         ids = ids.to(next(model.parameters()).device)
         with (

@@ -7,8 +7,6 @@ all tokens share, whatever d_model; n d_model numbers of memory a row, of at mos
 time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

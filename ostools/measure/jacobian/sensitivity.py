@@ -3,8 +3,6 @@ its operator norm (the one that Theorem 5.1 bounds) and its Frobenius norm, exac
 Cost: `norms`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ So a padded batch carries its mask and its position ids explicitly, and there is
 tests show that nothing depends on it (`padding`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """Contexts that a forward pass runs in: its arithmetic, a later start."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
@@ -13,7 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from ostools import hooks
 from ostools.ground import OF_A_LEFT_HOOK, BloomBlockBridge, Cache, InputError, TransformerBridge
-from ostools.hooks.capture import Record, Reducer
+from ostools.hooks import Record
+from ostools.hooks.capture import Reducer
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import is_closed
 from ostools.models.families import family_of

@@ -12,8 +12,6 @@ Cost: every node goes through the model once: O(N) tokens where a loop over N le
 Memory: the scores of the trunk, heads x trunk^2, and its keys and values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -121,7 +119,7 @@ class Unembedding:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, model: TransformerBridge) -> Unembedding:
+    def of(cls, model: TransformerBridge) -> "Unembedding":
         return cls(model.unembed, soft_cap(model), logit_scale(model))
 
     @property

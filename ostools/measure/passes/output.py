@@ -7,8 +7,6 @@ at most ||w||_2 ||J_i||_2. The y of an earlier token is the last one of the prom
 a causal model does there knows of no later token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -46,7 +44,7 @@ class Output:
         return {"logit": self.tokens, "logit_ids": self.ids, "logit_norm": norm}
 
     @classmethod
-    def of(cls, model: TransformerBridge, logit: str | int | Sequence[str | int]) -> Output:
+    def of(cls, model: TransformerBridge, logit: str | int | Sequence[str | int]) -> "Output":
         """Raises `InputError` for a text of several tokens, an id that there is not, more than two,
         and two that are one.
         """

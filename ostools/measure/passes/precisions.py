@@ -6,8 +6,6 @@ and "-kv" round what is stored alone, one part at a time: which of them hides a 
 measurement (Section 4, "Quantisation"). "bfloat16-once" is one rounding at the start: its noise
 after every layer is what the model makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -21,8 +19,9 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground import TransformerBridge, checked_name, distinct
 from ostools.hooks.rounding import FLOATS, FORMATS, Format, integer_scale
+from ostools.models import view_in
 from ostools.models.describe import made_once
-from ostools.models.precision.casting import holds, view_in, view_rounded
+from ostools.models.precision.casting import holds, view_rounded
 from ostools.models.precision.scores import ARITHMETICS, is_eager
 from ostools.theory.distances import spacing, steps_between
 
@@ -54,7 +53,7 @@ class Precision:
     eager: bool = False
 
     @classmethod
-    def of_name(cls, name: str) -> Precision:
+    def of_name(cls, name: str) -> "Precision":
         """The precision of that name; an unknown one raises `InputError` with the nearest."""
         return PRECISIONS[checked_name("dtype", name, PRECISIONS)]
 

@@ -17,8 +17,6 @@ logit difference), Geva et al. 2023 (2304.14767: knockout), Nanda 2023 (attribut
 order).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Unpack

@@ -4,8 +4,6 @@ Cost: `probe`, an answer to every prompt in every precision, and a collapse curv
 prompts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -6,8 +6,6 @@ place some nine probes for the true labels and as many for each control, each wi
 for its penalty. Memory: the last token of every prompt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Unpack
@@ -41,9 +39,8 @@ from ostools.measure.probes.scores import (
     splits,
 )
 from ostools.mitigations import Mitigation
-from ostools.models import EncodingOptions
+from ostools.models import EncodingOptions, untrained_model
 from ostools.models.tokenizer_calls import token_texts
-from ostools.models.untrained import untrained_model
 from ostools.results import Chart, Frame, Provenance, Result, TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -219,7 +216,7 @@ class ProbeTask:
         mitigation: Mitigation | str | None,
         position: Position = ANSWER,
         **encoding: Unpack[EncodingOptions],
-    ) -> ProbeTask:
+    ) -> "ProbeTask":
         """Check the arguments and render the prompts. Raises `InputError`."""
         form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
         length_list, seed_list = checked_lengths(lengths), seeds_asked(form, seeds)

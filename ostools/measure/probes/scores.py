@@ -24,8 +24,6 @@ penalties. scikit-learn is imported by the first fit: `import ostools` and every
 do without.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

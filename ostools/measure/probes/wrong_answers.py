@@ -11,8 +11,6 @@ A distance below the noise is not yet "unreadable": the noise is spread over all
 probe may read one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

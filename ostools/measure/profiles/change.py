@@ -5,8 +5,6 @@ the one beside that row of the other that has its linearisation, norm and layer.
 differ, and is told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

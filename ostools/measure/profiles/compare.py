@@ -7,8 +7,6 @@ derivative. An estimated norm decides only what its interval decides. Two result
 `change`'s.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import overload
 

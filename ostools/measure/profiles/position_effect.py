@@ -10,8 +10,6 @@ what stands before the text. A passage is one sample. Cost: three sensitivities 
 many of an untrained model where that stands beside.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

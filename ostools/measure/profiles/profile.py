@@ -7,8 +7,6 @@ every shape is given with and without. In a chat template the last token is the 
 are many others: what is said of the text is said of the user's own tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

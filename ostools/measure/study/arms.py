@@ -1,7 +1,5 @@
 """Measurements of a study: one task under one mitigation, or none, question by question."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

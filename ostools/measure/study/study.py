@@ -6,8 +6,6 @@ question, a pass over each right line behind it, one `collapse`, and at a few le
 with measures=["answers"] the answers alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ lengths are what is resampled. An interval says how the effect varies over lengt
 this model and task; nothing about others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args

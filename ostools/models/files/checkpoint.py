@@ -8,8 +8,6 @@ second copy. Which weights could make another model than config.json describes i
 `checks`.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

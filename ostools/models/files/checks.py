@@ -5,8 +5,6 @@ calls them: `weights` and `build` for a checkpoint, `adopt` for a model in memor
 its tokens.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -6,8 +6,6 @@ whoever saved it. They say how some machine computed, and not which model it is:
 leaves them out wherever a configuration is read.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Iterator, Mapping

@@ -7,8 +7,6 @@ than the model has. What a file does not say is as llama.cpp takes it (src/model
 refused.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import sys

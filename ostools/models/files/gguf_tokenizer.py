@@ -6,8 +6,6 @@ with scores, bytes where no piece fits). Special tokens are found in a text, as 
 tokenizers find them (llama.cpp: `parse_special`).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from collections import Counter

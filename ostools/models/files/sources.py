@@ -2,8 +2,6 @@
 with a model in it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

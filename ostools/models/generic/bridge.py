@@ -10,8 +10,6 @@ Nothing else of the tokens reaches the logits, then, and J_i of this v^(l) is th
 Cost: five tiny forward passes, one of them with a row for every block.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -9,8 +9,6 @@ choice: of experts, of groups of experts, of the keys of a sparse attention. Cos
 the scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -14,8 +14,6 @@ that is not known, and then none is held.
 Cost: four tiny forward passes.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -2,8 +2,6 @@
 and one behind a softmax.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -16,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ostools.hooks import Norm
 from ostools.hooks.register import before_modules
-from ostools.hooks.sites import Norm
 from ostools.models.lens import (
     BlockBridge,
     GeneralizedComponent,

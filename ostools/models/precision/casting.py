@@ -4,8 +4,6 @@ holds, out of the weights that the user's own model holds: no second copy of the
 `bridge.to(bfloat16)` and back leaves a 0.09 error in the logits: nothing here casts in place.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,7 +23,8 @@ from ostools.ground import (
     checked_arguments,
     chunk,
 )
-from ostools.hooks.register import FormatError, remove_observers
+from ostools.hooks import FormatError
+from ostools.hooks.register import remove_observers
 from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored
 from ostools.models.describe import metadata_of, named_weights, remember, require_as_loaded
 from ostools.models.families import family_of

@@ -32,7 +32,7 @@ from ostools.ground import (
     original_model,
     unknown_name,
 )
-from ostools.hooks.precision import SIXTEEN_BITS
+from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.families import Family
 from ostools.theory.distances import DTYPES

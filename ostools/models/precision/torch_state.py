@@ -12,8 +12,6 @@ CPU kernels and random seeds are left alone: the first are in the provenance, an
 draws from torch's global generator. So are threads, but for small models (`enough_threads`).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterable, Iterator

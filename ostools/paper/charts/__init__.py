@@ -1,7 +1,5 @@
 """The results of this room as charts in the five forms of `ostools.reporting`, and in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Figures 2, 3, 4, 6 and 7 as in the paper, and the paper's claims on one model."""
 
-from __future__ import annotations
-
 import altair as alt
 import pandas as pd
 

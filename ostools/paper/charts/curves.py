@@ -2,8 +2,6 @@
 a record, and Figure 5, a panel for each of its prompts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -2,8 +2,6 @@
 3, 4, 6 and 7).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

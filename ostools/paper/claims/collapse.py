@@ -2,8 +2,6 @@
 Theorem B.3.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -5,8 +5,6 @@ each may be.
 recipe file gives other arguments of the same names (examples/gemma-7b.yaml).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias

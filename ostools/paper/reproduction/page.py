@@ -1,7 +1,5 @@
 """The page of a reproduction: every claim in one line, then part by part its charts and rules."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import Any

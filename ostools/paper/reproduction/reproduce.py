@@ -9,8 +9,6 @@ again. After a change of the package's own source under one version give a new d
 Cost: on the embedded model and two CPU cores less than ten minutes; stored parts cost a reading.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping

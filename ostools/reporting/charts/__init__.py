@@ -6,8 +6,6 @@ A chart takes a result and returns an Altair object that carries its own data an
 function that draws it, when it is called.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import altair as alt

@@ -2,8 +2,6 @@
 variation of Theorem B.3's proof on real attention patterns, and hops.
 """
 
-from __future__ import annotations
-
 import altair as alt
 import numpy as np
 import pandas as pd

@@ -7,8 +7,6 @@ engine, and loads a script from a content delivery network where it finds one. N
 at most 32 heads of 64 x 64 weights, to three digits (0.8 MB).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Collapse against length: how far two last-token representations are apart, dtype by dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import altair as alt

@@ -1,7 +1,5 @@
 """Collapse after every block, and by the part of low precision that hides the pair."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import altair as alt

@@ -2,8 +2,6 @@
 taking it out; the share of the clean-corrupt gap that it carries), and what mitigations change.
 """
 
-from __future__ import annotations
-
 import math
 
 import altair as alt

@@ -2,8 +2,6 @@
 token.
 """
 
-from __future__ import annotations
-
 import altair as alt
 import numpy as np
 import pandas as pd

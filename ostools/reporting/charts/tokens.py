@@ -6,8 +6,6 @@ linearisation or variant; path sums whose constant is unknown, of which only the
 a panel of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import altair as alt

@@ -6,8 +6,6 @@ predicted. What a result shows beyond these sentences stands in its tables; what
 the docs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any

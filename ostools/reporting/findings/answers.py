@@ -2,8 +2,6 @@
 they are lost, and what probes decode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from typing import Any
 

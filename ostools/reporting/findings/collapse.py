@@ -9,8 +9,6 @@ Whether a pair is hidden is decided by `measure.collapse.verdicts` alone; every 
 chart reads it from there. The thresholds behind the other words stand here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

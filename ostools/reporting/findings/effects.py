@@ -2,8 +2,6 @@
 parts, and mitigations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 

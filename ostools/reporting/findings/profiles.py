@@ -2,8 +2,6 @@
 prompts, attention, changes, a logit's parts.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from ostools.ground import number

@@ -4,8 +4,6 @@ Sentences on tokens are on the user's text; the share of BOS and chat template i
 Whether a bound holds is said of every token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

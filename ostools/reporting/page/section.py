@@ -5,8 +5,6 @@ chart, its sentences).
 the page is of: a report, a sweep, a reproduction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -116,7 +114,7 @@ class Part:
     code: str = ""
     view: ScriptView | None = None
     notes: Sequence[str] = ()
-    more: Sequence[Part] = ()
+    more: "Sequence[Part]" = ()
     leads: str = ""
 
 

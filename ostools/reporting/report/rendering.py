@@ -8,8 +8,6 @@ first of the profile, and every prompt counts for collapse. What was not tested,
 said to be so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from ostools.ground import title_of

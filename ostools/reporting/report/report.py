@@ -6,8 +6,6 @@ hundred short answers; `failure_stage` sixty, and a second model with random wei
 embedded model and two CPU cores less than a minute. Cheaper: fewer `sections`.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A block on the page is a result, its chart, and what is said of it.
 """
 
-from __future__ import annotations
-
 from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE, MITIGATIONS
 from ostools.reporting.sections.collapse import COLLAPSE, PRECISION
 from ostools.reporting.sections.records import ReportSection

@@ -3,8 +3,6 @@
 writes docs/glossary.md of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the model answers, where the answer is lost, and what helps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

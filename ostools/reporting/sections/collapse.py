@@ -2,8 +2,6 @@
 pair.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from ostools import tasks

@@ -1,7 +1,5 @@
 """The extent of a report on a model of one size: its tasks, lengths, formats and prompts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

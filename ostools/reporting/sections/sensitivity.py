@@ -2,8 +2,6 @@
 bounds; its attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial

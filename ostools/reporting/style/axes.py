@@ -6,8 +6,6 @@ the chart says so. So is what lies below its own rounding, which was not measure
 negative values are refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

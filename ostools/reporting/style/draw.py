@@ -2,8 +2,6 @@
 by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 

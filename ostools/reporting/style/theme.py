@@ -5,8 +5,6 @@ to a kind of statement (measured, certified, paper, predicted). Every colour has
 least 3:1 on white and on the report's dark ground.
 """
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ Nothing is measured and no model is loaded. Cost: one read of the directory of `
 and a few charts for every task and model.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

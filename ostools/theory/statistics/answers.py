@@ -7,8 +7,6 @@ questions. Of heaping: for each stratum of m wrong answers m^2 products of whole
 for a few thousand wrong answers.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

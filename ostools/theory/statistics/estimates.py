@@ -11,8 +11,6 @@ Everything here takes one a position, batched over positions. Cost: O(k^2 d_mode
 the Gram matrix, O(k^3) for its largest eigenvalue.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,7 +76,7 @@ class Sketch:
     d_model: int
 
     @classmethod
-    def of(cls, rows: Float[Tensor, "row pos d_model"]) -> Sketch:
+    def of(cls, rows: Float[Tensor, "row pos d_model"]) -> "Sketch":
         """Sketch of one batch of rows q^T J, whose q are orthonormal."""
         gram_matrices, count = gram(rows).cpu(), len(rows)
         squares = gram_matrices.diagonal(dim1=-2, dim2=-1)
@@ -90,7 +88,7 @@ class Sketch:
         pairs = (count - 1) * (count + 2) / 2
         return cls(squares.T.contiguous(), spread.clamp_min(0.0), pairs, largest, rows.shape[-1])
 
-    def __add__(self, second: Sketch) -> Sketch:
+    def __add__(self, second: "Sketch") -> "Sketch":
         """Sketch of both batches, whose rows are orthogonal to each other too."""
         return Sketch(
             torch.cat([self.squares, second.squares]),

@@ -16,8 +16,6 @@ be correlated noise, or a level.
 Cost: some 10 milliseconds a curve.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast

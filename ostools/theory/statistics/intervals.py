@@ -11,8 +11,6 @@ change. The mean of samples that are all the same is rounded there. The exact te
 takes five times as long, and rounds ties another way (in 10 of 1,800 trials).
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 from typing import Any, NamedTuple
