@@ -237,7 +237,7 @@ def checkpoint_hash(source: Checkpoint) -> str:
 _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
-_NUMBERS = 3
+_NUMBERS = 4
 """Raised by each change after which the same cell has other numbers, within one version."""
 
 
