@@ -118,7 +118,8 @@ def paired(*counts: int) -> Verdict:
 
 def test_an_exact_test_of_pairs_by_the_binomial() -> None:
     sentence = (
-        "of 10 questions, 6 are right only once, and 0 are right only twice (p = 0.0312, exact)"
+        "of 10 questions, 6 are right only once, and 0 are right only twice (p = 0.0312, exact, "
+        "lengths taken as independent)"
     )
     assert paired(6, 0, 3, 1) == Verdict(AGREES, sentence)  # 2 / 2^6
     assert paired(0, 6, 0, 0).outcome == DISAGREES
@@ -188,6 +189,11 @@ UNDER = {"a": power(1.0, 1e-3), "b": SEEDED, "c": power(1.0, 1e-3), "d": level(1
 OVER = {"a": level(1.0), "b": wavy(power(1.5, 0.1)), "c": level(1.0), "d": power(1.0, 1e-3)}
 
 
+def half_falls(task: str, n: int) -> int:
+    """The answers to two of four tasks come nearer with the length; those to the others do not."""
+    return 200 if task in ("sum-ones", "count-ones") else n + n * n % 7
+
+
 def opposed(n: np.ndarray, seed: int) -> np.ndarray:
     """Two seeds of unlike slopes, whose mean is a power law."""
     return n**-0.5 * (1 + (-1) ** seed * np.tanh(0.3 * np.log(n / 256)))
@@ -215,11 +221,15 @@ CASES: list[tuple[str, str, Any]] = [
     ("interleaving-helps", DISAGREES, panels({"a": 300, "b": 100, "c": 100})),
     ("interleaving-helps", UNTESTED, panels({"a": 0, "b": 300, "c": 0})),
     ("deteriorates-with-length", AGREES, planted.figure_3(lambda task, n: n + n // 10)),
-    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n * n % 7)),
+    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: 200)),
+    ("deteriorates-with-length", DISAGREES, planted.figure_3(half_falls)),
+    ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: n + n * n % 7)),
     ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: n)),
-    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n // 10, only=lambda task, n: n + n * n % 7)),
+    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n // 10, only=lambda task, n: 200)),
+    ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: n + n // 10, only=lambda task, n: n + n * n % 7)),
     ("persists-with-reasoning", AGREES, planted.figure_3(lambda task, n: n + n // 10, modes=REASONED)),
-    ("persists-with-reasoning", DISAGREES, planted.figure_3(lambda task, n: n + n * n % 7, modes=REASONED)),
+    ("persists-with-reasoning", DISAGREES, planted.figure_3(lambda task, n: 200, modes=REASONED)),
+    ("persists-with-reasoning", UNTESTED, planted.figure_3(lambda task, n: n + n * n % 7, modes=REASONED)),
     ("persists-with-reasoning", UNTESTED, planted.figure_3(lambda task, n: n + n // 10)),
     ("sum-predicts-100", AGREES, planted.figure_3(lambda task, n: 100)),
     ("sum-predicts-100", DISAGREES, planted.figure_3(lambda task, n: n)),
