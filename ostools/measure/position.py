@@ -185,9 +185,9 @@ def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str
 
 def joined_readings(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`reading` of the prompts of several calls of one task."""
-    places = [place for one in readings for place in one["places"]]
+    places = [place for about in readings for place in about["places"]]
     first, last = (choose(places, key=lambda place: place[1]) for choose in (min, max))
-    tokens = sorted({token for one in readings for token in one["tokens"]})
+    tokens = sorted({token for about in readings for token in about["tokens"]})
     return {**readings[0], "tokens": tokens, "places": [first, last]}
 
 

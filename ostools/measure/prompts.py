@@ -228,10 +228,10 @@ def join_results(
     """Table, provenance and results of a `PromptResults`."""
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    shared, own = parted([result.provenance.parameters for result in results], _OF_ONE)
+    shared, rests = parted([result.provenance.parameters for result in results], _OF_ONE)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids, **parameters}
-        for number, (result, parameters) in enumerate(zip(results, own, strict=True), start=1)
+        for number, (result, parameters) in enumerate(zip(results, rests, strict=True), start=1)
     }
     parameters = shared | {"prompts": prompts}
     provenance = replace(results[0].provenance, token_ids=None, parameters=parameters)
@@ -239,13 +239,13 @@ def join_results(
 
 
 def parted(
-    mappings: Sequence[Mapping[str, Any]], own: Collection[str] = ()
+    mappings: Sequence[Mapping[str, Any]], apart: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What all of them have alike, and the rest of each; the names `own` are of the rest."""
+    """What all of them have alike, and the rest of each; the names `apart` are of the rest."""
     shared = {
         name: value
         for name, value in mappings[0].items()
-        if name not in own and all(name in m and m[name] == value for m in mappings)
+        if name not in apart and all(name in m and m[name] == value for m in mappings)
     }
     return shared, [
         {name: value for name, value in m.items() if name not in shared} for m in mappings

@@ -242,8 +242,8 @@ def _joined(results: Mapping[int, Rows]) -> Rows:
     """The rows of all lengths, with what their provenances have alike; the rest of each in
     `BY_LENGTH`."""
     tables, provenances = zip(*results.values(), strict=True)
-    shared, own = parted([provenance.parameters for provenance in provenances])
-    by_length = {BY_LENGTH: dict(zip(map(str, results), own, strict=True))}
+    shared, rests = parted([provenance.parameters for provenance in provenances])
+    by_length = {BY_LENGTH: dict(zip(map(str, results), rests, strict=True))}
     provenance = replace(provenances[-1], parameters=shared | by_length)
     return pd.concat(tables, ignore_index=True), provenance
 

@@ -158,13 +158,13 @@ def result_of(reading: SweepReading, what: Measurement, rows: Frame) -> Result:
         sources = [source for place in places if (source := reading.cells[place].source)]
         return provenance_of(sources, set(part["length"].astype(str)))
 
-    def read(part: Frame) -> Result:
-        own_rows = part.drop(columns=PLACE).reset_index(drop=True)
-        return what.swept.read(own_rows, provenance(part))
+    def result(part: Frame) -> Result:
+        of_measurement = part.drop(columns=PLACE).reset_index(drop=True)
+        return what.swept.read(of_measurement, provenance(part))
 
     if what.swept.of_texts is None or rows["task"].iloc[0] != TEXT_TASK:
-        return read(rows)
-    results = [read(part) for _, part in rows.groupby("text", sort=False)]
+        return result(rows)
+    results = [result(part) for _, part in rows.groupby("text", sort=False)]
     return what.swept.of_texts(results, provenance(rows))
 
 
@@ -181,7 +181,8 @@ def provenance_of(
     if most := pd.DataFrame(differences, dtype=float).max().to_dict():
         parameters[_DIFFERENCE] = most
     first = sources[0]
-    fields = {name: first[name] for name in ("model", "versions", "time", "arithmetic")}
+    names = ("model", "versions", "time", "arithmetic")
+    fields = {name: first[name] for name in names if name in first}
     return Provenance(**fields, edits=tuple(first["edits"]), parameters=parameters, token_ids=None)
 
 
@@ -193,7 +194,7 @@ def _calls(
         return [parameters]
     shared = {name: value for name, value in parameters.items() if name != BY_LENGTH}
     by_length = parameters[BY_LENGTH].items()
-    return [shared | own for length, own in by_length if lengths is None or length in lengths]
+    return [shared | rest for length, rest in by_length if lengths is None or length in lengths]
 
 
 def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> SweepReading:
