@@ -239,13 +239,13 @@ def join_results(
 
 
 def parted(
-    mappings: Sequence[Mapping[str, Any]], apart: Collection[str] = ()
+    mappings: Sequence[Mapping[str, Any]], of_each: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What all of them have alike, and the rest of each; the names `apart` are of the rest."""
+    """What all of them have alike, and the rest of each; the names `of_each` are of the rest."""
     shared = {
         name: value
         for name, value in mappings[0].items()
-        if name not in apart and all(name in m and m[name] == value for m in mappings)
+        if name not in of_each and all(name in m and m[name] == value for m in mappings)
     }
     return shared, [
         {name: value for name, value in m.items() if name not in shared} for m in mappings

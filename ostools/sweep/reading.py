@@ -194,7 +194,7 @@ def _calls(
         return [parameters]
     shared = {name: value for name, value in parameters.items() if name != BY_LENGTH}
     by_length = parameters[BY_LENGTH].items()
-    return [shared | rest for length, rest in by_length if lengths is None or length in lengths]
+    return [shared | values for length, values in by_length if lengths is None or length in lengths]
 
 
 def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> SweepReading:
