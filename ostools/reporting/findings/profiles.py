@@ -211,7 +211,7 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
     ratios = model["first_norm"] / model["rest_norm"]
     return present(
         f"Of {int(valley['tokens'])} tokens the entropy is least at layer {int(valley['layer'])} "
-        f"of {int(model['layer'].max())}: {valley['normalised_entropy']:.0%} of the most there "
+        f"of {result.provenance.model['n_layers']}: {valley['normalised_entropy']:.0%} of the most there "
         f"can be, effective rank {number(valley['effective_rank'])}. Without the first token it "
         f"is least at layer {int(rest_valley['layer'])}, "
         f"{rest_valley['rest_normalised_entropy']:.0%}.",
