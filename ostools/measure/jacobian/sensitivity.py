@@ -119,16 +119,6 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
 
     results: tuple[Sensitivity, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rows, every = len(self.frame), sum(len(result.frame) for result in self.results)
-        if rows != every:
-            raise InputError(
-                f"Sensitivities: expected the {every} rows of its {len(self)} prompts, found "
-                f"{rows}: take one prompt's result by its number, result[0], or measure the "
-                "prompts that you want"
-            )
-
     @classmethod
     def _profiles(cls, result: Sensitivity) -> Frame:
         frame: Frame = result.frame
