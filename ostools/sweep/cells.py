@@ -81,6 +81,11 @@ class Measurement:
     swept: Swept
     options: type[Options]
 
+    @property
+    def takes_lengths(self) -> bool:
+        """Whether one result has rows of several lengths."""
+        return "lengths" in inspect.signature(self.function).parameters
+
 
 def _measurement(record: MeasurementRecord, swept: Swept) -> Measurement:
     function, name = record.function, record.name.replace("_", "-")

@@ -79,8 +79,10 @@ class Bounds(Result):
         TableHead("beliefs", "variant words"),
         TableHead(columns="position token value", across="variant kind linearisation norm"),
     )
+    key: ClassVar = ("variant", "linearisation", "norm", "position")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if "last" in self.frame and len(set(self.frame["last"])) > 1:
             raise of_earlier_version(self, "those of every position")
         verdicts = self.provenance.parameters.get("beliefs", {}).values()
