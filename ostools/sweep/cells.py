@@ -29,7 +29,7 @@ from ostools import mitigations, tasks
 from ostools.ground import TransformerBridge, full_hints
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
-from ostools.mitigations.registry import LOADED
+from ostools.mitigations.registry import LOADED, own_files
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.models.files.gguf_cache import file_hash
 
@@ -210,7 +210,7 @@ def _package_files(kind: type) -> Iterator[Path]:
     for module in dict.fromkeys(base.__module__ for base in kind.__mro__):
         package = module.partition(".")[0]
         if module in LOADED:  # a file of the user's own
-            yield Path(module)
+            yield from map(Path, own_files(module))
         elif package not in {"ostools", *sys.stdlib_module_names}:
             home: Any = sys.modules[package]
             for root in map(Path, getattr(home, "__path__", [home.__file__])):

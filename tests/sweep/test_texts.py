@@ -9,6 +9,7 @@ import pytest
 
 import ostools as ost
 from ostools.measure.swept import Text
+from ostools.mitigations.registry import LOADED
 from ostools.sweep import over_texts, results, run, sweep_of
 from ostools.sweep.cells import keyed
 from ostools.sweep.sweep_file import cells_of, read_texts
@@ -197,8 +198,9 @@ class Flat(Mitigation):
 def test_a_mitigation_of_a_file_of_ones_own_is_measured_where_it_was_typed(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And another one when the file changes."""
+    """And another one when the file changes, or one that it imports."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     Path("mine.py").write_text(MINE.format(factor=0.0))
     asked = {"models": str(written), "texts": texts(1), "lengths": 8, "measurements": "sensitivity"}
     sweep = sweep_of(asked, mitigations=["./mine.py:Flat"])
@@ -211,6 +213,12 @@ def test_a_mitigation_of_a_file_of_ones_own_is_measured_where_it_was_typed(
     Path("mine.py").write_text(MINE.format(factor=0.5))
     again = [keyed(cell, "a", "cpu").key for cell in cells_of(sweep)]
     assert (again[0] == keys[0], again[1] == keys[1]) == (True, False)
+    Path("mine.py").write_text(f"import own_helper\n{MINE.format(factor=0.5)}")
+    Path("own_helper.py").write_text("")
+    third = keyed(cells_of(sweep)[1], "a", "cpu").key
+    Path("own_helper.py").write_text("FACTOR = 1")
+    LOADED.clear()  # as in another process
+    assert len({keys[1], again[1], third, keyed(cells_of(sweep)[1], "a", "cpu").key}) == 4
     with pytest.raises(
         (ost.InputError, ost.mitigations.MitigationError), match="is code in a file"
     ):
