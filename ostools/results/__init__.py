@@ -133,10 +133,15 @@ class Provenance:
         """The one mitigation that all of it was measured under; None where there was none, or
         several.
         """
-        mitigation, status = (self.parameters.get(name) for name in ("mitigation", "status"))
+        mitigation = self.parameters.get("mitigation")
         if not isinstance(mitigation, str) or mitigation == NONE:
             return None
-        return f"{mitigation} ({status})" if status == "inactive" else mitigation
+        return f"{mitigation} (inactive)" if self.is_inactive else mitigation
+
+    @property
+    def is_inactive(self) -> bool:
+        """Whether its mitigation changed no text and no logit."""
+        return self.parameters.get("status") == "inactive"
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values; NaN and infinity, which JSON has not, as texts."""

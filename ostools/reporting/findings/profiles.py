@@ -136,12 +136,13 @@ def change_findings(result: Change) -> list[str]:
         f"correlation of the two profiles {row['spearman']:.2f}."
         for row in summary.to_dict("records")
     ]
-    left_out = int(table.loc[table["layer"] == table["layer"].min(), "ratio"].isna().sum())
+    without = table[(table["layer"] == table["layer"].min()) & table["ratio"].isna()]
+    left_out = without["position"].nunique()
     differ = ", ".join(result.provenance.parameters["differ"]) or "neither model nor edits"
     return present(
         *ratios[: MOST - 2],
         f"The two differ in: {differ}.",
-        f"No ratio: ratios left out, where the first norm is rounding: {left_out}."
+        f"Tokens without a ratio, as the first norm is 0 or rounding: {left_out}."
         if left_out
         else "",
     )
