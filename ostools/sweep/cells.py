@@ -81,6 +81,11 @@ class Measurement:
     swept: Swept
     options: type[Options]
 
+    @property
+    def takes_lengths(self) -> bool:
+        """Whether one result has rows of several lengths."""
+        return "lengths" in inspect.signature(self.function).parameters
+
 
 def _measurement(record: MeasurementRecord, swept: Swept) -> Measurement:
     function, name = record.function, record.name.replace("_", "-")
@@ -237,7 +242,7 @@ def checkpoint_hash(source: Checkpoint) -> str:
 _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
-_NUMBERS = 3
+_NUMBERS = 4
 """Raised by each change after which the same cell has other numbers, within one version."""
 
 

@@ -264,6 +264,6 @@ def studied(mitigation: str, about: str, verdict: str) -> Any:
     verdicts = pd.DataFrame([row | {about: verdict}])
     return {
         "remedies": {
-            "study": ost.measure.Study(NOTHING, Provenance.without_model(), NOTHING, verdicts)
+            "study": ost.measure.Study(verdicts, Provenance.without_model(), NOTHING, verdicts)
         }
     }

@@ -92,6 +92,24 @@ def test_the_profiles_of_texts_are_those_of_their_windows_alone(
     refused("expected rows of one mitigation, found 2", over_texts, tmp_path, "sensitivity")
 
 
+def test_each_text_says_what_its_own_call_does(written: Path, tmp_path: Path) -> None:
+    """Also where its cell has another length, and the sweep other options."""
+    options: Any = [{"method": "exact"}, {"method": "sketch", "linearisations": "full"}]
+    measurements = [{"name": "sensitivity", **one} for one in options]
+    assert swept(written, tmp_path, measurements, lengths=[9, 12]).failed == ()
+    model, asked = ost.load_model(written), results(tmp_path)["options"].unique()
+    for one, how in zip(asked, options, strict=True):
+        together: Any = over_texts(tmp_path, "sensitivity", length=9, options=one)
+        assert together.provenance.parameters["method"] == how["method"]
+        for seed, result in enumerate(together):
+            ids = result.frame.drop_duplicates("position")["token_id"].tolist()
+            own = ost.sensitivity(model, ost.Prompt.from_ids(model, ids), seed=seed, **how)
+            assert result.findings() == own.findings()
+    refused(
+        "expected rows of one length, found 2", over_texts, tmp_path, "sensitivity", options=one
+    )
+
+
 def test_the_pair_of_a_text_is_the_collapse_of_its_window_and_each_text_a_seed(
     written: Path, tmp_path: Path
 ) -> None:

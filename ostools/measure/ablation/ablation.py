@@ -76,8 +76,10 @@ class Ablation(Result):
     """
 
     tables: ClassVar = (TableHead("top", "quantity target value ablated effect predicted_effect"),)
+    key: ClassVar = ("task", "length", "seed", "prompt", "target", "measure", "quantity")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if "method" in self.frame and {*self.frame["method"]} != {"zero"}:
             raise of_earlier_version(self, "parts replaced by their mean")
         if "sensitivity" in {*self.frame["measure"]}:

@@ -19,7 +19,7 @@ order).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import pandas as pd
 import torch
@@ -78,6 +78,8 @@ class Patching(Result):
     patched, effect (patched minus the run that was patched), share (of the gap to the other run: 0
     nothing, 1 all of it), predicted_effect (first order; NaN where it was not asked for).
     """
+
+    key: ClassVar = ("direction", "part", "answer", "against", "quantity")
 
     @property
     def of_logits(self) -> Frame:

@@ -154,8 +154,8 @@ def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone
 
 # --- where answers are wrong
 
-ERRORS = {4: (6, 0), 8: (1, 5), 16: (0, 6), 32: (0, 6), 64: (0, 6)}
-BELOW = (8, 16, 32, 64)
+ERRORS = {n: (6, 0) if n < 22 else (0, 6) for n in range(4, 25)} | {21: (1, 5)}
+BELOW = (21, 22, 23, 24)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_where_answers_are_wrong_leads_if_that_is_decided_and_says_how_the_model
         f"{sentence}of 4 lengths with a wrong answer the pair is told apart at "
     )
     assert told.text == (
-        f"7 of 30 answers are right; a linear probe says {5 * decoded} of 30 right. Asked in bfloat16: count-ones-bernoulli, 4 "
-        "to 64 items. y is that of the token from which the answer is predicted: '·' (position 40 at n = 4, position 48 at n "
-        "= 8), in the chat template, with the answer line begun ('There are')."
+        f"103 of 126 answers are right; a linear probe says {21 * decoded} of 126 right. Asked in bfloat16: "
+        "count-ones-bernoulli, 4 to 24 items. y is that of the token from which the answer is predicted: '·' (position 40 "
+        "at n = 4, position 48 at n = 8), in the chat template, with the answer line begun ('There are')."
     )
     assert strip(**found) | {"Errors where hidden": state, "Pair hidden": "found"} == strip(**found)
 
