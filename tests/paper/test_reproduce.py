@@ -134,6 +134,8 @@ def test_an_interval_over_seeds_decides_or_does_not() -> None:
     for samples in ([1.0, -1.0, 0.5], [1.0, 1.0], [np.nan, 1.0, 1.1, np.nan], []):
         with pytest.raises(UntestedError):
             above_zero(samples, "x")
+    left_out = above_zero([1.0, np.inf, 1.1, 0.9], "x").sentence
+    assert left_out.endswith("over 3 seeds (1 of 4 left out: no finite number)")
 
 
 # --- Every judge on planted data: what agrees, what does not, what cannot be tested
@@ -199,9 +201,31 @@ def opposed(n: np.ndarray, seed: int) -> np.ndarray:
     return n**-0.5 * (1 + (-1) ** seed * np.tanh(0.3 * np.log(n / 256)))
 
 
+def nearly(value: float) -> planted.Curve:
+    return lambda n, seed: np.full_like(n, value * (1 + 0.05 * seed))
+
+
+def gone_but_at_the_end(n: np.ndarray, seed: int) -> np.ndarray:
+    """Exactly 0 over the upper half of 256 lengths, but for the longest."""
+    return np.where(n > 128, np.where(n == 256, 0.02, 0.0), 1 / n)
+
+
+def mostly_gone(n: np.ndarray, seed: int) -> np.ndarray:
+    """Seven seeds fall, to exactly 0 from some length on; the others rise a little."""
+    return np.where(n > 200, 0.0, 1 / n) if seed < 7 else 0.01 * n ** (0.1 + 0.01 * seed)
+
+
 def mostly_above(n: np.ndarray, seed: int) -> np.ndarray:
     """Three times as large at two lengths of three, half as large at the third."""
     return np.where(n % 3 == 0, 0.5, 3.0)
+
+
+GONE = UNDER | {"a": gone_but_at_the_end, "b": nearly(0.01)}
+
+
+def hidden_from(low: Any, high: Any, panel: str = "a") -> dict[tuple[str, str], Any]:
+    """From which length on a panel is hidden in bfloat16 and float32."""
+    return {(panel, "bfloat16"): low, (panel, "float32"): high}
 
 
 CASES: list[tuple[str, str, Any]] = [
@@ -260,7 +284,10 @@ CASES: list[tuple[str, str, Any]] = [
     ("varying-delays", AGREES, planted.figure_5(UNDER)),
     ("varying-delays", DISAGREES, planted.figure_5(OVER)),
     ("varying-delays", UNTESTED, planted.figure_5(UNDER, seeds=2)),
+    ("varying-delays", AGREES, planted.figure_5(GONE, lengths=range(8, 257, 8))),
+    ("varying-delays", UNTESTED, planted.figure_5(UNDER | {"a": level(0.0), "b": level(0.0)})),
     ("varied-trend-downward", AGREES, planted.figure_5(UNDER)),
+    ("varied-trend-downward", AGREES, planted.figure_5(UNDER | {"b": mostly_gone}, lengths=range(8, 257, 8), seeds=10)),
     ("varied-trend-downward", DISAGREES, planted.figure_5(UNDER | {"b": wavy(power(-1.0))})),
     ("varied-trend-downward", UNTESTED, planted.figure_5(UNDER | {"b": lambda n, seed: n ** (seed - 2.0)})),
     ("ones-collapse-in-copying", AGREES, planted.figure_5(UNDER)),
@@ -281,12 +308,18 @@ CASES: list[tuple[str, str, Any]] = [
     ("induction-on-layers", DISAGREES, planted.layered([level(0.0), power(1.0), level(1.0)])),
     ("induction-on-layers", DISAGREES, planted.layered([level(0.0), level(1.0), power(1.0)])),
     ("induction-on-layers", UNTESTED, planted.layered([level(0.0)])),
-    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): 20})),
-    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends={("a", "float32"): None, ("a", "bfloat16"): 20})),
-    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): 50})),
-    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): None})),
-    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends={("a", "float32"): None, ("a", "bfloat16"): 90})),
+    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends=hidden_from(20, 60))),
+    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends=hidden_from(20, None))),
+    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends=hidden_from(50, 60))),
+    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends=hidden_from(None, 60))),
+    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends=hidden_from(90, None))),
     ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends={("a", "bfloat16"): 9})),
+    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, lengths=range(32, 257), ends=hidden_from(32, 60))),
+    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, lengths=range(30, 257), ends=hidden_from(30, 60))),
+    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, lengths=range(32, 257), ends=hidden_from(60, 32))),
+    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends=hidden_from("not finite", 60))),
+    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends=hidden_from(20, "not finite"))),
+    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends=hidden_from("not finite", 60) | hidden_from(20, 60, "c"))),
     ("synthetic-converges", AGREES, planted.figure_8(wavy(power(0.5)))),
     ("synthetic-converges", DISAGREES, planted.figure_8(wavy(level(1.0)))),
     ("synthetic-converges", DISAGREES, planted.figure_8(wavy(to_level(1.0, 0.5)))),

@@ -157,8 +157,12 @@ def first_is_better(
 def above_zero(
     samples: Sequence[float] | np.ndarray, quantity: str, unit: str = "seeds"
 ) -> Verdict:
-    """The claim that the mean of independent samples is positive: by the 95% Student interval."""
+    """The claim that the mean of independent samples is positive: by the 95% Student interval.
+    Samples without a finite number are left out, and counted in the sentence.
+    """
     values = [value for value in samples if np.isfinite(value)]
+    left_out = len(samples) - len(values)
+    unit += f" ({left_out} of {len(samples)} left out: no finite number)" * (left_out > 0)
     require_data(len(values) >= FEWEST, f"{quantity}: {len(values)} of {FEWEST} {unit} at least")
     mean, low, high = over_seeds(values)
     sentence = (
