@@ -39,12 +39,11 @@ class Choices:
 
     `indices`: what was chosen. `margins`: each token's margin, as a share of its k-th score where
     the scores are probabilities (none is negative), else of its largest. `noise`: what rounding
-    makes of such a share. `scores`: what was chosen from, where it is kept.
+    makes of such a share.
     """
 
     pos: int
     indices: dict[_Place, Int[Tensor, "... k"]] = field(default_factory=dict)
-    scores: dict[_Place, Float[Tensor, "... choice"]] = field(default_factory=dict)
     margins: dict[_Place, Float[Tensor, " pos"]] = field(default_factory=dict)
     noise: float = 0.0
 
@@ -106,13 +105,9 @@ def _at_each_choice(
 
 
 @contextmanager
-def noted_choices(
-    model: TransformerBridge, pos: int, *, keep: bool = False
-) -> Iterator[Choices | None]:
+def noted_choices(model: TransformerBridge, pos: int) -> Iterator[Choices | None]:
     """Note the choices of the last pass in the block, over one prompt; None for a model without
     experts.
-
-    `keep`: their scores too.
     """
     kinds = {type(part).__name__.lower() for block in model.blocks for part in block.modules()}
     if not any(word in kind for kind in kinds for word in _ROUTERS):
@@ -122,8 +117,6 @@ def noted_choices(
 
     def note(place: _Place, scores: Tensor, output: _TopK) -> _TopK:
         choices.add(place, scores, output[1])
-        if keep:
-            choices.scores[place] = scores
         return output
 
     with _at_each_choice(model, note):
@@ -134,14 +127,12 @@ def noted_choices(
 def held_choices(
     model: TransformerBridge,
     choices: Choices | None,
-    check: Callable[[int, Float[Tensor, "copy token choice"], Float[Tensor, "token choice"]], None]
-    | None = None,
+    note: Callable[[int, Float[Tensor, "copy token choice"]], None] = lambda *_: None,
 ) -> Iterator[None]:
     """Run passes over copies of the prompt, moved or not, in which every token is sent where it
     was.
 
-    `check` is told the block of each choice, its scores in every copy, and those of the prompt
-    (which were kept).
+    `note` is told the block of each choice, and its scores in every copy.
     """
     if choices is None:
         yield
@@ -150,9 +141,7 @@ def held_choices(
     def hold(place: _Place, scores: Tensor, output: _TopK) -> _TopK:
         indices = choices.indices[place]
         copies = scores.shape[0] // indices.shape[0]
-        if check is not None:
-            prompt_scores = choices.scores[place].reshape(-1, scores.shape[-1])
-            check(place[0], scores.reshape(copies, -1, scores.shape[-1]), prompt_scores)
+        note(place[0], scores.reshape(copies, -1, scores.shape[-1]))
         indices = indices.repeat(copies, *[1] * (indices.ndim - 1))
         return type(output)((scores.gather(-1, indices), indices))
 

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ostools.hooks.register import Order, attached
+from ostools.models.generic.choices import held_choices, noted_choices
 from ostools.models.generic.parts import (
-    ROUNDING,
+    SAME,
     AtEachFunction,
     GenericBridge,
     NormForm,
@@ -109,10 +110,13 @@ def _prove_patterns(
 
     rolled_probe = probe.roll(1, 1)  # another token everywhere
     rolled_probe[:, -1] = probe[:, -1]
-    with _at_patterns(patterns, identity):
-        alone, among_others = bridge(probe)[:, -1], bridge(rolled_probe)[:, -1]
+    with _at_patterns(patterns, identity), noted_choices(bridge, pos) as choices:
+        alone = bridge(probe)[:, -1]
+    # The last token's experts are given the tokens of before: passes of one shape round alike.
+    with _at_patterns(patterns, identity), held_choices(bridge, choices):
+        among_others = bridge(rolled_probe)[:, -1]
     error = float((alone - among_others).abs().max() / alone.abs().max())
-    if not error <= ROUNDING[alone.dtype]:
+    if not error <= SAME:
         raise UnknownError(
             "tokens meet in its blocks outside of a softmax over keys (a state space, a "
             "convolution, linear attention)"

@@ -25,6 +25,8 @@ from ostools.models.lens import (
 
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
 """What rounding may move logits, of their largest, in a batch of another size."""
+SAME = 1e-6
+"""What it may move them in a pass of the same shape, whatever the dtype: on a CPU nothing."""
 _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
 
 
