@@ -76,7 +76,8 @@ def own_files(path: str) -> list[str]:
     folders = [f for f in sys.path if prefixes.isdisjoint(Path(f).resolve().parents)]
     finder = ModuleFinder(folders, excludes=["ostools"])
     finder.run_script(path)
-    files = {module.__file__ for module in finder.modules.values()} - {path, None}
+    modules: Any = finder.modules.values()
+    files = {module.__file__ for module in modules} - {path, None}
     return [path, *sorted(map(str, files))]
 
 

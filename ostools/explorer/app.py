@@ -28,7 +28,7 @@ from ostools.ground import METHOD_KINDS, InputError, TransformerBridge
 from ostools.hooks import HookError, active_edits, locked
 from ostools.measure import Attention, Attribution, Hops, Sensitivity
 from ostools.mitigations import MitigationError
-from ostools.models import describe
+from ostools.models import describe, encode
 from ostools.reporting.findings.sensitivity import certificate_words
 from ostools.reporting.page import page
 from ostools.reporting.page.page import stored_at
@@ -52,7 +52,7 @@ def answer(request: ViewRequest, result: Result, *, draws: bool = True) -> Value
     tokens = _tokens(request, result)
     return {
         "view": request.view,
-        "words": request.of_view.words,
+        "words": _words(request, result),
         "kind": _kind(result),
         "tokens": tokens,
         "code": code(request, result),
@@ -65,7 +65,15 @@ def code(request: ViewRequest, result: Result) -> str:
     model = result.provenance.model
     words = f"{stored_at(model)!r}, dtype={model['dtype']!r}, device={model['device']!r}"
     lines = ["import ostools as ost", "", f"model = ost.load_model({words})"]
+    edits = "; ".join(" ".join(edit.split()) for edit in result.provenance.edits)
+    lines += [f"# Before you go on, make the edits that are active here: {edits}"] * bool(edits)
     return "\n".join([*lines, f"prompt = {request.prompt!r}", request.line, "print(result)"]) + "\n"
+
+
+def _words(request: ViewRequest, result: Result) -> str:
+    """What the view is called, and how many edits of the user's were active."""
+    count = len(result.provenance.edits)
+    return request.of_view.words + f", under active edits ({count})" * bool(count)
 
 
 def _kind(result: Result) -> str:
@@ -145,7 +153,7 @@ def _plain(value: float) -> float | None:
 def _chart(request: ViewRequest, result: Result, has_tokens: bool) -> Values:
     """The chart with its title and notes (of a sensitivity the certificate), or why there is
     none."""
-    words, sentences = request.of_view.words, [] if has_tokens else result.findings()
+    words, sentences = _words(request, result), [] if has_tokens else result.findings()
     if isinstance(result, Sensitivity):
         sentences = [certificate_words(result)]
     part = block(result, "chart", words, sentences, in_detail=False)
@@ -218,10 +226,12 @@ class Runs:
 
         report(0, 1)
         with locked(self.model):
-            # What decides the numbers: the call, its text, and the model, which a notebook may
-            # change meanwhile. An attention has all heads.
+            # What decides the numbers: the call, its text in tokens, and the model, which a
+            # notebook may change meanwhile. An attention has all heads.
+            texts = [text for text in (view_request.prompt, view_request.logit) if text]
+            tokens = [(p.tokens, p.ids.tolist()) for p in (encode(self.model, t) for t in texts)]
             model, edits = describe(self.model), active_edits(self.model)
-            key = (view_request.prompt, view_request.line, repr(model), edits)
+            key = (view_request.prompt, view_request.line, repr(tokens), repr(model), edits)
             result = self._recent.pop(key, None)
             if result is None:
                 result = view_request.run(self.model, report)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tokenizers import normalizers
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
@@ -264,6 +265,35 @@ def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(
             ]
         ]
         assert shown == pytest.approx(weights.tolist(), rel=1e-6)
+
+
+def test_active_edits_are_named_where_their_numbers_are_shown(
+    page: TestClient, embedded: TransformerBridge
+) -> None:
+    plain = ask(page, "attention")
+    handle = embedded.blocks[0].register_forward_hook(lambda *it: it[2] * 2.0)
+    try:
+        shown = ask(page, "attention")
+        edits = ost.attention(embedded, PROMPT).provenance.edits
+    finally:
+        handle.remove()
+    assert shown["tokens"] != plain["tokens"]
+    assert shown["words"] == f"{plain['words']}, under active edits ({len(edits)})"
+    (comment,) = {*shown["code"].splitlines()} - {*plain["code"].splitlines()}
+    assert comment.startswith("# ")
+    assert all(edit in comment for edit in edits)
+    assert ask(page, "attention") == plain
+
+
+def test_a_tokenizer_that_was_changed_gives_its_own_tokens(
+    page: TestClient, embedded: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper = [token["token"] for token in ask(page, "attention", "THE CAT", chart=False)["tokens"]]
+    tokenizer: Any = embedded.tokenizer
+    monkeypatch.setattr(tokenizer.backend_tokenizer, "normalizer", normalizers.Lowercase())
+    lower = [token["token"] for token in ask(page, "attention", "THE CAT", chart=False)["tokens"]]
+    assert "".join(lower).lower() == "".join(upper).lower()
+    assert lower != upper
 
 
 @pytest.mark.slow
