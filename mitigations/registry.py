@@ -73,7 +73,12 @@ def own_files(path: str) -> list[str]:
     """A file of the user's own, and those that it imports, and they: by their import statements, of
     what lies in no environment of Python's."""
     prefixes = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
-    folders = [f for f in sys.path if prefixes.isdisjoint(Path(f).resolve().parents)]
+    folders = [
+        folder
+        for folder in sys.path
+        if prefixes.isdisjoint(Path(folder).resolve().parents)
+        and Path(folder).name not in ("site-packages", "dist-packages")  # a user's, outside of both
+    ]
     finder = ModuleFinder(folders, excludes=["ostools"])
     finder.run_script(path)
     modules: Any = finder.modules.values()

@@ -7,6 +7,7 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,7 @@ from ostools.results import (
     TABLES,
     Provenance,
     Result,
+    TableHead,
     checked_output,
     write_atomically,
 )
@@ -194,3 +196,9 @@ def test_rows_of_two_results_are_not_told_as_one(name: str) -> None:
     with pytest.raises(InputError, match="expected at least one row"):
         replace(once, frame=once.frame[:0])
     assert replace(once, frame=once.frame.set_axis([0] * len(once.frame))).findings()
+
+
+def test_rows_by_size_whatever_their_index_is() -> None:
+    rows = pd.DataFrame({"value": [1.0, -3.0, 2.0, 3.0]}, index=[0, 0, 0, 0])
+    _, table = TableHead(greatest="value").of(SimpleNamespace(frame=rows))
+    assert table["value"].tolist() == [-3.0, 3.0, 2.0, 1.0]

@@ -29,11 +29,12 @@ from ostools.hooks import HookError, active_edits, locked
 from ostools.measure import Attention, Attribution, Hops, Sensitivity
 from ostools.mitigations import MitigationError
 from ostools.models import describe, encode
+from ostools.reporting.findings import present
 from ostools.reporting.findings.sensitivity import certificate_words
 from ostools.reporting.page import page
 from ostools.reporting.page.page import stored_at
 from ostools.reporting.page.section import block
-from ostools.reporting.style.theme import KINDS, display_token
+from ostools.reporting.style.theme import KINDS, display_token, visible
 from ostools.results import Result
 
 Values: TypeAlias = dict[str, object]
@@ -52,7 +53,7 @@ def answer(request: ViewRequest, result: Result, *, draws: bool = True) -> Value
     tokens = _tokens(request, result)
     return {
         "view": request.view,
-        "words": _words(request, result),
+        "words": request.of_view.words + ", under active edits" * bool(result.provenance.edits),
         "kind": _kind(result),
         "tokens": tokens,
         "code": code(request, result),
@@ -61,19 +62,19 @@ def answer(request: ViewRequest, result: Result, *, draws: bool = True) -> Value
 
 
 def code(request: ViewRequest, result: Result) -> str:
-    """Python lines that give the same result."""
+    """Python lines that give the same result; where edits are active, which they are."""
     model = result.provenance.model
     words = f"{stored_at(model)!r}, dtype={model['dtype']!r}, device={model['device']!r}"
     lines = ["import ostools as ost", "", f"model = ost.load_model({words})"]
-    edits = "; ".join(" ".join(edit.split()) for edit in result.provenance.edits)
-    lines += [f"# Before you go on, make the edits that are active here: {edits}"] * bool(edits)
+    lines += [
+        f"# Measured under edits, which these lines do not make: {it}" for it in _edits(result)
+    ]
     return "\n".join([*lines, f"prompt = {request.prompt!r}", request.line, "print(result)"]) + "\n"
 
 
-def _words(request: ViewRequest, result: Result) -> str:
-    """What the view is called, and how many edits of the user's were active."""
-    count = len(result.provenance.edits)
-    return request.of_view.words + f", under active edits ({count})" * bool(count)
+def _edits(result: Result) -> list[str]:
+    """A line that names the edits under which it was measured; none where there were none."""
+    return present(visible("; ".join(result.provenance.edits)))
 
 
 def _kind(result: Result) -> str:
@@ -153,9 +154,10 @@ def _plain(value: float) -> float | None:
 def _chart(request: ViewRequest, result: Result, has_tokens: bool) -> Values:
     """The chart with its title and notes (of a sensitivity the certificate), or why there is
     none."""
-    words, sentences = _words(request, result), [] if has_tokens else result.findings()
+    words, sentences = request.of_view.words, [] if has_tokens else result.findings()
     if isinstance(result, Sensitivity):
         sentences = [certificate_words(result)]
+    sentences = [*(f"Active edits: {edits}." for edits in _edits(result)), *sentences]
     part = block(result, "chart", words, sentences, in_detail=False)
     figure = part.figure
     return {
@@ -226,12 +228,13 @@ class Runs:
 
         report(0, 1)
         with locked(self.model):
-            # What decides the numbers: the call, its text in tokens, and the model, which a
-            # notebook may change meanwhile. An attention has all heads.
-            texts = [text for text in (view_request.prompt, view_request.logit) if text]
-            tokens = [(p.tokens, p.ids.tolist()) for p in (encode(self.model, t) for t in texts)]
+            # What decides the numbers: the call, its texts, how the tokenizer reads them, and the
+            # model, which a notebook may change meanwhile. An attention has all heads.
             model, edits = describe(self.model), active_edits(self.model)
-            key = (view_request.prompt, view_request.line, repr(tokens), repr(model), edits)
+            texts = present(view_request.prompt, view_request.logit or "")
+            prompts = [encode(self.model, text) for text in texts]
+            tokens = tuple((prompt.tokens, *prompt.ids.tolist()) for prompt in prompts)
+            key = (view_request.prompt, view_request.line, repr(model), edits, tokens)
             result = self._recent.pop(key, None)
             if result is None:
                 result = view_request.run(self.model, report)

@@ -301,7 +301,7 @@ def load_result(path: str | Path) -> Result:
     last bit.
 
     It is drawn (`.plot()`), compared (`ost.compare`) and saved like a new one. Tuples in
-    `provenance.parameters` are lists.
+    `provenance.parameters` are lists, and objects in a column are what Parquet makes of them.
 
     path: a .parquet or .json file; CSV has no place for where numbers come from. Nothing in the
     file is run: the class is found by its name among the results of ostools. Raises `InputError`
@@ -326,7 +326,8 @@ def load_result(path: str | Path) -> Result:
             frame = pd.read_parquet(source)
             document = {
                 "provenance": frame.attrs["ostools"],
-                "result": frame.attrs["ostools_result"],
+                # Parquet has every column whole, in the order that its rows have by now.
+                "result": {**frame.attrs["ostools_result"], "columns": {}},
             }
         else:
             document = json.loads(source.read_text("utf-8"))

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 import ostools as ost
 from ostools import hooks
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import Output
 from tests.checkpoints import write_tokenizer
-from tests.generic_models import generic_model
+from tests.generic_models import COMMON, GENERIC, generic_model
 from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
@@ -26,9 +26,11 @@ REFUSED = {
 }
 
 
-def loaded(folder: Path, kind: str, **options: Any) -> Any:
-    """By the generic route, whether or not there is a record."""
-    generic_model(kind).save_pretrained(folder)
+def loaded(folder: Path, kind: str, gain: float = 1.0, **options: Any) -> Any:
+    """By the generic route, whether or not there is a record; `gain`: of its output layer."""
+    module: Any = generic_model(kind)
+    module.get_output_embeddings().weight.mul_(gain)
+    module.save_pretrained(folder)
     write_tokenizer(folder)
     return ost.load_model(folder, device="cpu", route="generic", **options)
 
@@ -242,6 +244,70 @@ def test_the_last_y_unembeds_to_the_logits_of_the_model(kind: str, tmp_path: Pat
     row = Output.of(model, [50, 60]).row
     if kind.startswith("granite"):
         assert float(row @ y[0, -1]) == pytest.approx(float(logits[50] - logits[60]), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16-eager", "float16-eager", "float32"])
+@pytest.mark.parametrize(
+    ("kind", "gain"), [("falcon_h1", 1), ("granitemoe", 40), ("xlstm", 100), ("vaultgemma", 100)]
+)
+def test_the_scale_of_the_logits_has_all_its_digits_in_every_dtype(
+    kind: str, gain: float, dtype: str, tmp_path: Path
+) -> None:
+    """With logits that their soft-cap bends as much as it can, too."""
+    model = loaded(tmp_path, kind, gain, dtype=dtype)
+    scale = {"falcon_h1": 0.5, "granitemoe": 0.25}.get(kind, 1.0)
+    weight = model.original_model.get_output_embeddings().weight
+    assert torch.equal(model.unembed.W_U, weight.T * scale)
+    prompt = ost.Prompt.from_ids(model, IDS)
+    assert ost.sensitivity(model, prompt, logit=50).frame["frobenius_norm"].iloc[-1] > 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_number_that_its_configuration_does_not_have_is_the_scale_too(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.cohere.modeling_cohere import CohereForCausalLM
+
+    own = CohereForCausalLM.forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output: Any = own(self, *args, **kwargs)
+        output.logits = output.logits * 0.7
+        return output
+
+    monkeypatch.setattr(CohereForCausalLM, "forward", forward)
+    model = loaded(tmp_path, "cohere", dtype=dtype)
+    weight = model.original_model.get_output_embeddings().weight.double()
+    torch.testing.assert_close(
+        model.unembed.W_U.double(), weight.T * 0.175, rtol=torch.finfo(model.cfg.dtype).eps, atol=0
+    )
+    assert model.unembed._scale == pytest.approx(0.175, rel=1e-12)
+
+
+def test_logits_that_are_bent_by_no_known_soft_cap_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By less than what bfloat16 rounds."""
+    from transformers.models.cohere.modeling_cohere import CohereForCausalLM
+
+    own = CohereForCausalLM.forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output: Any = own(self, *args, **kwargs)
+        cap = 5 * float(output.logits.abs().max())
+        output.logits = cap * torch.tanh(output.logits / cap)
+        return output
+
+    monkeypatch.setattr(CohereForCausalLM, "forward", forward)
+    with pytest.raises(ost.InputError, match="in its output layer alone"):
+        loaded(tmp_path, "cohere", dtype="bfloat16")
+
+
+def test_a_projection_between_y_and_the_output_layer_is_refused() -> None:
+    config = AutoConfig.for_model("opt", **{**COMMON, **GENERIC["opt"], "word_embed_proj_dim": 16})
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ost.InputError, match="its output layer's of y, times a number: RuntimeErr"):
+        ost.adopt(model)
 
 
 def test_a_model_in_memory_goes_this_route_too() -> None:

@@ -70,6 +70,15 @@ class Collapse(Result):
         ),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        last, n_layers = self.frame["layer"].max(), self.provenance.model.get("n_layers")
+        if n_layers is not None and last < n_layers:
+            raise InputError(
+                f"Collapse: expected rows behind all {n_layers} blocks, found rows up to layer "
+                f"{last}: keep those of layer {n_layers}, which hold y and v^(L)"
+            )
+
     @property
     def reference(self) -> pd.DataFrame:
         """The float64 L2 distances after the last block, of the weights as given: task, pair, seed,

@@ -65,6 +65,15 @@ def require_no_edits(
         )
 
 
+def require_no_freeze(what: str, model: TransformerBridge) -> None:
+    """Refuse the block of a freeze, whose derivative is another network's."""
+    if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
+        raise InputError(
+            f"{what} decides by itself what is held constant; leave the block of "
+            f"hooks.frozen() first{OF_A_LEFT_HOOK}"
+        )
+
+
 def require_float64_views(caller: str, model: TransformerBridge) -> None:
     """Refuse a model whose views in other dtypes would be another network, or that cannot be read
     in float64.

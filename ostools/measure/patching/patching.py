@@ -175,7 +175,8 @@ def patch(
         query_positions: of edges, the positions that look; None: the last one.
         logit: the answer's token, or two for the difference of their logits: the clean answer and
             the corrupt one. None: the first tokens of the two questions' right answers; of texts,
-            the tokens that the model ranks first.
+            and of questions at another `position` than "answer", the tokens that the model ranks
+            first.
         first_order: whether each effect is predicted by one gradient too.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. Both prompts stand under

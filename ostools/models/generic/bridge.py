@@ -7,7 +7,7 @@ norms can, where they are proven (`inside`). The proof at load is one batched pa
 residual stream before block l, put into a pass over OTHER tokens, gives the logits of the first.
 Nothing else of the tokens reaches the logits, then, and J_i of this v^(l) is the whole derivative.
 
-Cost: five tiny forward passes, one of them with a row for every block.
+Cost: six tiny forward passes, one of them with a row for every block.
 """
 
 import inspect
@@ -20,9 +20,10 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ostools import hooks
-from ostools.ground import InputError, PreTrainedModel, original_model
+from ostools.ground import InputError, PreTrainedModel, original_model, refusal
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.models.generic.choices import Choices, held_choices, noted_choices, without_softmax
@@ -39,7 +40,8 @@ from ostools.models.generic.parts import (
 from ostools.models.lens import ArchitectureAdapter, EmbeddingBridge, TransformerBridgeConfig
 from ostools.models.shape import Shape, soft_cap_of
 
-_SNAP = 1e-5  # a scale of the logits this close to a number of config.json is that number
+_ROWS, _SMALL = 256, 1e-4  # rows of the output layer, and a share of y that no soft-cap bends
+_SNAP = 1e-6  # a scale of the logits this close to a number of config.json is that number
 
 
 def find_structure(
@@ -194,7 +196,7 @@ def _prove(
             )
     _prove_streams(bridge, probe, logits, {**pre, last: post[last - 1]}, y, choices, name)
     _prove_causal(bridge, probe, logits, choices, name)
-    _find_scale(bridge, y, logits, name)
+    _find_scale(bridge, probe, y, logits, name)
 
 
 def _prove_causal(
@@ -279,25 +281,42 @@ def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: 
         )
 
 
-def _find_scale(bridge: GenericBridge, y: Tensor, logits: Tensor, name: str) -> None:
+def _find_scale(
+    bridge: GenericBridge, probe: Int[Tensor, "1 pos"], y: Tensor, logits: Tensor, name: str
+) -> None:
     """The number by which the model multiplies what its output layer gives; its own head is held
     against its logits.
+
+    It is read in float64 whatever the dtype (16 bits leave three of its digits): the model's own
+    code behind y, with the first rows of the output layer. The first stream is so small that no
+    soft-cap bends its logits; the second is y.
     """
-    config = original_model(bridge).config.get_text_config()
+    theirs = original_model(bridge)
+    config = theirs.config.get_text_config()
     cap = soft_cap_of(config)
-    linear = (
-        logits.double()
-        if cap is None
-        else cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-15, 1 - 1e-15))
-    )
+
+    def capped(linear: Tensor) -> Tensor:
+        return linear if cap is None else cap * torch.tanh(linear / cap)
+
     head = cast(ScaledHead, bridge.unembed)
-    with torch.no_grad():
-        bare = head(y).double()
-        scale = float((bare * linear).sum() / bare.square().sum())
+    rows = {part: weight[:_ROWS].double() for part, weight in head.theirs.named_parameters()}
+    in_model = {f"{head.name}.{part}": weight for part, weight in rows.items()}
+    streams = y.double() * y.new_tensor([_SMALL, 1.0], dtype=torch.float64)[:, None, None]
+    # torch's own hook: an edit of ours may not change the dtype.
+    in_place_of_y = bridge.ln_final.register_forward_hook(lambda *_: streams)
+    what = f"logits of {name} that are its output layer's of y, times a number"
+    with torch.no_grad(), in_place_of_y, refusal(what):
+        bare = functional_call(head.theirs, rows, (streams,))
+        exact = functional_call(
+            theirs, in_model, (probe.expand(2, -1),), {"use_cache": False}, tie_weights=False
+        ).logits
+        small = exact[0].double() if cap is None else cap * torch.atanh(exact[0].double() / cap)
+        scale = float((bare[0] * small).sum() / bare[0].square().sum())
         settings = config.to_dict().values()
         numbers = [float(value) for value in settings if isinstance(value, int | float) and value]
         candidates = [1.0, *numbers, *(1 / number for number in numbers)]
         nearest = min(candidates, key=lambda value: abs(value - scale))
         head._scale = nearest if abs(nearest - scale) <= _SNAP * abs(scale) else scale
-        own_logits = head(y) if cap is None else cap * torch.tanh(head(y) / cap)
-    _require_close(own_logits, logits, "its output layer alone", name)
+        own_logits = capped(head(y))
+    _require_close(capped(head._scale * bare), exact, "its output layer alone", name)
+    _require_close(own_logits, logits.to(own_logits.dtype), "its output layer alone", name)

@@ -10,7 +10,9 @@ import numpy as np
 from ostools.ground import number
 from ostools.measure import Reading
 from ostools.paper.claims.claim import (
+    DECISIVE_LEVEL,
     FIT_FROM,
+    LEAST_RATE,
     PaperClaim,
     ResultsByPart,
     Verdict,
@@ -23,6 +25,7 @@ from ostools.paper.claims.claim import (
 from ostools.paper.claims.parts import ATTENTION, LAYERS
 from ostools.paper.figure5 import FIGURE_5_READING
 from ostools.results import Column, Frame
+from ostools.theory.statistics.fits import DECISIVE
 
 _figure_5 = partial(PaperClaim, needs=("figure-5",), figures=(5,))
 _induction = partial(PaperClaim, needs=(ATTENTION,))
@@ -40,10 +43,17 @@ WEIGHT_ROUNDING = 1e-12
 _DISTANCE_WORDS = "the distance that Figure 5 draws"
 _PROOF = "Appendix B.1, proof of Theorem B.3"
 _FALLS = f"falls by a law without a level from n = {FIT_FROM} on, on the prompts of Figure 5 (a)"
+_BY_FITS = (
+    "A law falls without a level if its rate is above 0 (95% interval, neighbouring lengths "
+    f"correlated) and one to a level has a BIC that is worse by {DECISIVE:.0f}. Does not agree if "
+    f"one to a level is better by {DECISIVE_LEVEL:.0f}, or if the rate as a power of n is below "
+    f"{LEAST_RATE}. Else there is no verdict, nor with fewer than eight lengths above rounding. A "
+    "finite run does not show a limit."
+)
 _ALL = (
-    "in every layer. A layer with fewer than eight lengths above rounding is not fitted. There is "
-    "no verdict if no layer is fitted, or if some are not fitted and all others fall. A finite run "
-    "does not show a limit."
+    f"in every layer. {_BY_FITS} One layer is enough to disagree; so that many layers do not make "
+    "one, the intervals are at Bonferroni's level for all of them, and ten times as many layers "
+    f"ask for {DECISIVE_LEVEL:.0f} more of BIC."
 )
 
 
@@ -207,8 +217,7 @@ CLAIMS = (
         "arbitrarily-close",
         "Theorem 4.2, Figure 5 (a)",
         "their representations become arbitrarily close as n increases",
-        f"agrees if the float64 distance of v^(L) {_FALLS}. There is no verdict with fewer than "
-        "eight lengths above float64's rounding. A finite run does not show a limit.",
+        f"agrees if the float64 distance of v^(L) {_FALLS}. {_BY_FITS}",
         arbitrarily_close,
     ),
     _figure_5(

@@ -136,12 +136,13 @@ def change_findings(result: Change) -> list[str]:
         f"correlation of the two profiles {row['spearman']:.2f}."
         for row in summary.to_dict("records")
     ]
-    left_out = int(table.loc[table["layer"] == table["layer"].min(), "ratio"].isna().sum())
+    without = table[(table["layer"] == table["layer"].min()) & table["ratio"].isna()]
+    left_out = without["position"].nunique()
     differ = ", ".join(result.provenance.parameters["differ"]) or "neither model nor edits"
     return present(
         *ratios[: MOST - 2],
         f"The two differ in: {differ}.",
-        f"No ratio: ratios left out, where the first norm is rounding: {left_out}."
+        f"Tokens without a ratio, as the first norm is 0 or rounding: {left_out}."
         if left_out
         else "",
     )
@@ -209,10 +210,11 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
     valley = model.loc[model["normalised_entropy"].idxmin()]
     rest_valley = model.loc[model["rest_normalised_entropy"].idxmin()]
     ratios = model["first_norm"] / model["rest_norm"]
+    layers = f"layer {int(valley['layer'])} of {result.provenance.model['n_layers']}"
     return present(
-        f"Of {int(valley['tokens'])} tokens the entropy is least at layer {int(valley['layer'])} "
-        f"of {int(model['layer'].max())}: {valley['normalised_entropy']:.0%} of the most there "
-        f"can be, effective rank {number(valley['effective_rank'])}. Without the first token it "
+        f"Of {int(valley['tokens'])} tokens the entropy is least at {layers}: "
+        f"{valley['normalised_entropy']:.0%} of the most there can be, effective rank "
+        f"{number(valley['effective_rank'])}. Without the first token it "
         f"is least at layer {int(rest_valley['layer'])}, "
         f"{rest_valley['rest_normalised_entropy']:.0%}.",
         f"The first token's norm is at most {number(ratios.max())} times the others' median, at "

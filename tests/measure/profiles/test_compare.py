@@ -152,6 +152,7 @@ def test_a_norm_that_is_rounding_has_no_ratio() -> None:
     found = ost.compare(profile(measured=tiny), profile(measured=[4.0, 3.0, 2.0, 0.0]))
     assert found.frame["ratio"].isna().tolist()[:4] == [False, True, True, False]
     assert found.summary["tokens"].tolist() == [2, 2]
+    assert found.findings()[-1] == "Tokens without a ratio, as the first norm is 0 or rounding: 2."
 
 
 def test_what_differs_is_named() -> None:

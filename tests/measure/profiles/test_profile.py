@@ -106,6 +106,8 @@ def test_a_share_of_nothing_is_not_below_0() -> None:
 def test_top_is_by_rank_and_keeps_the_linearisations_apart() -> None:
     result = ost.profile(made_sensitivity({"full": [1.0, 2.0, 9.0], "frozen": [7.0, 2.0, 1.0]}))
     assert result.top(2)["position"].tolist() == [2, 1]
+    for rows in (result.frame[::-1], result.frame.sample(frac=1.0, random_state=1)):
+        pd.testing.assert_frame_equal(replace(result, frame=rows).top(), result.top())
     assert result.top(1, linearisation="frozen")["position"].tolist() == [0]
     refused("did you mean 'frozen'", result.top, linearisation="frozn")
 
