@@ -81,7 +81,8 @@ def own_files(path: str) -> list[str]:
     ]
     finder = ModuleFinder(folders, excludes=["ostools"])
     finder.run_script(path)
-    files = {module.__file__ for module in finder.modules.values()} - {path, None}
+    modules: Any = finder.modules.values()
+    files = {module.__file__ for module in modules} - {path, None}
     return [path, *sorted(map(str, files))]
 
 

@@ -56,6 +56,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     monkeypatch.chdir(tmp_path)
+    LOADED.clear()
     yield path
     LOADED.clear()
 

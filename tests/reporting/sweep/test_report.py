@@ -208,6 +208,7 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
     [
         ("--run none", "sweep.json"),
         ("--run . --prompt x", "leave out prompt"),
+        ("--run . --quick", "leave out quick"),
         ("--run . --model x --device cpu", "leave out --model and --device"),
         ("--run . --out x.pdf", "expected a name ending in .html"),
     ],
