@@ -58,7 +58,7 @@ from ostools.models.files.config import (
 )
 from ostools.models.load import give_tokenizer, probe_of, wrapped
 from ostools.models.precision.scores import check_arithmetic
-from ostools.models.precision.torch_state import default_torch_state
+from ostools.hooks.torch_state import default_torch_state
 from ostools.models.shape import resolve_device
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -30,7 +30,7 @@ from ostools.models.describe import metadata_of, named_weights, remember, requir
 from ostools.models.families import family_of
 from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast, dense
 from ostools.models.precision.scores import check_arithmetic, put_scores
-from ostools.models.precision.torch_state import default_torch_state
+from ostools.hooks.torch_state import default_torch_state
 
 Reader = Callable[..., Tensor]
 Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
