@@ -25,12 +25,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ostools.ground import InputError, Position, TransformerBridge, checked_name
+from ostools.hooks.torch_state import float32_products
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position
 from ostools.models import Prompt
 from ostools.models.chat import TEMPLATE
 from ostools.models.precision.scores import own_attention
-from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokenizer_calls import (
     control_ids,
     decoded,

@@ -37,6 +37,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground import InputError, Position, TransformerBridge
+from ostools.hooks.torch_state import float32_products
 from ostools.measure.formulas.block import BlockTerms, forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -44,7 +45,6 @@ from ostools.measure.passes.contexts import captured_pass, full_precision
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.precision.torch_state import float32_products
 from ostools.results import Chart, Column, Frame, Provenance, Result, TableHead, frame_of
 from ostools.tasks import Question
 from ostools.theory.path_sum import chunks

@@ -28,6 +28,7 @@ from ostools.ground import (
     available_memory,
     tell,
 )
+from ostools.hooks.torch_state import float32_products
 from ostools.measure.bounds.variants import (
     LINEARISATION,
     NORM,
@@ -52,7 +53,6 @@ from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
 from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earlier_version
 from ostools.tasks import Question

@@ -15,9 +15,9 @@ from ostools.hooks import Record
 from ostools.hooks.capture import Reducer
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import is_closed
+from ostools.hooks.torch_state import float32_products
 from ostools.models.families import family_of
 from ostools.models.precision.casting import edited_view
-from ostools.models.precision.torch_state import float32_products
 
 PATTERN_EDITS = frozenset(
     {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
