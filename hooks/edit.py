@@ -26,6 +26,7 @@ from ostools.hooks.register import (
     model_block,
 )
 from ostools.hooks.sites import checked_heads, points
+from ostools.hooks.torch_state import default_torch_state
 
 Mask = Bool[Tensor, "*prompt query key"]
 # Given query and key positions, which keys may be seen; broadcasts [query, 1] against [1, key].
@@ -327,6 +328,7 @@ def _heads_by_layer(
     return by_layer
 
 
+@default_torch_state()
 def _means(
     model: TransformerBridge,
     heads_by_layer: Mapping[int, Sequence[int]],

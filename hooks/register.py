@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules import module as torch_module
 
-from ostools.ground import HookPoint, TransformerBridge, checked_arguments
+from ostools.ground import HookPoint, TransformerBridge, checked_arguments, original_model
 
 Arguments = ParamSpec("Arguments")
 Yielded = TypeVar("Yielded")
@@ -264,12 +264,21 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     """
     edits = [
         edit
-        for name, module in model.named_modules()
+        for name, module in _named_modules(model)
         if any(_registries(module))
         for edit in _edits_at(name, module)
     ]
     everywhere = (getattr(torch_module, name).values() for name in _OF_EVERY_MODULE)
     return (*(_foreign(it, "every module") for it in chain(*everywhere)), *edits)
+
+
+def _named_modules(model: TransformerBridge) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Every module of the bridge by its path, and then those of the Hugging Face model that it
+    computes with and does not wrap (the whole, a rotation, a dropout).
+    """
+    passed: set[torch.nn.Module] = set()
+    yield from model.named_modules(passed)
+    yield from original_model(model).named_modules(passed, "original_model")
 
 
 def _edits_at(name: str, module: torch.nn.Module) -> list[Edit]:
@@ -396,6 +405,5 @@ def clear(model: TransformerBridge) -> None:
     still open have no effect from then on. Hooks of others stay:
     `model.reset_hooks(including_permanent=True)` removes those of TransformerLens.
     """
-    original: torch.nn.Module = model.original_model
-    remove_hooks(list(dict.fromkeys([*model.modules(), *original.modules()])))
+    remove_hooks([module for _, module in _named_modules(model)])
     _LOCKS.pop(model, None)

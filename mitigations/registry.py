@@ -19,6 +19,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -36,8 +37,8 @@ that imports it.
 
 _OF_A_FILE = re.compile(r"\s*(.+\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 LOADED: dict[str, str] = {}
-"""The files of the user's own that ran in this process, each with the SHA-256 of what ran: a
-provenance names them.
+"""The files of the user's own that ran in this process, and those that they import, each with the
+SHA-256 of what ran: a provenance names them.
 """
 
 
@@ -51,13 +52,38 @@ def _loaded_from(path: str, name: str) -> Any:
     """What a file of the user's own calls `name`, once it has run. Raises whatever the file raises.
 
     The module is called by the path as it was typed, and so is what it defines (`Registry.label`).
+    What it imports runs once in a process: where that has changed since, it is refused.
     """
+    for file in own_files(path)[1:]:
+        if LOADED.get(file, now := _hash(file)) != now:
+            raise ImportError(f"{file} has changed since it was imported: start a new process")
     loader = SourceFileLoader(path, path)
     module = module_from_spec(ModuleSpec(path, loader, origin=path))
     sys.modules[path] = module  # where dataclasses look up what annotations name
     loader.exec_module(module)
-    LOADED[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    LOADED.update((file, _hash(file)) for file in own_files(path))
     return getattr(module, name)
+
+
+def _hash(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def own_files(path: str) -> list[str]:
+    """A file of the user's own, and those that it imports, and they: by their import statements, of
+    what lies in no environment of Python's."""
+    prefixes = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
+    folders = [
+        folder
+        for folder in sys.path
+        if prefixes.isdisjoint(Path(folder).resolve().parents)
+        and Path(folder).name not in ("site-packages", "dist-packages")  # a user's, outside of both
+    ]
+    finder = ModuleFinder(folders, excludes=["ostools"])
+    finder.run_script(path)
+    modules: Any = finder.modules.values()
+    files = {module.__file__ for module in modules} - {path, None}
+    return [path, *sorted(map(str, files))]
 
 
 class Listed(NamedTuple):

@@ -32,6 +32,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from ostools.ground.errors import InputError
+from ostools.models.describe import Metadata, remember
 from ostools.models.load import recorded_bridge
 from ostools.models.precision.scores import put_scores
 from tests import traces
@@ -295,6 +296,7 @@ def _build(
     bridge = recorded_bridge(model, ARCHITECTURE[family], f"tiny-{family}-{seed}")
     bridge.tokenizer = tokenizer
     put_scores(bridge, eager=False)
+    remember(bridge, Metadata(name=bridge.cfg.model_name))
     return bridge
 
 

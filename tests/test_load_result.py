@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.checkpoints import refused, tiny_model
 from tests.reporting.every import EVERY
 from tests.sets import quick
 
+IDS = [1, 9, 4, 7, 2]
 QUICK = (
     "Sensitivity",
     "Sensitivities",
@@ -57,6 +59,22 @@ def assert_same(loaded: Any, saved: Any) -> None:
 def test_a_result_is_what_was_saved(name: str, ending: str, tmp_path: Path) -> None:
     saved = EVERY[name]()
     assert_same(ost.load_result(saved.save(tmp_path / f"x{ending}")), saved)
+
+
+def test_the_rows_of_a_file_that_was_sorted_stay_together(tmp_path: Path) -> None:
+    """With pandas, which keeps what is stored beside them."""
+    saved: Any = ost.sensitivity(tiny_model("llama"), ost.Prompt.from_ids(tiny_model("llama"), IDS))
+    table = saved.frame.assign(
+        log=np.log10(saved.frame["operator_norm"]).where(saved.frame["position"] > 0, -np.inf),
+        note=pd.Series([None, *map(str, range(1, len(saved.frame)))], dtype=object),
+    )
+    path = dataclasses.replace(saved, frame=table).save(tmp_path / "x.parquet")
+    pd.read_parquet(path).sort_values("operator_norm").to_parquet(path)
+    read = ost.load_result(path).frame
+    expected = table.sort_values("operator_norm", ignore_index=True)
+    pd.testing.assert_frame_equal(read.drop(columns="note"), expected.drop(columns="note"))
+    assert read["note"].fillna("").tolist() == expected["note"].fillna("").tolist()
+    assert np.isinf(read["log"]).any()
 
 
 CHANGES: tuple[dict[str, Any], ...] = (

@@ -7,6 +7,7 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,7 @@ from ostools.results import (
     TABLES,
     Provenance,
     Result,
+    TableHead,
     checked_output,
     write_atomically,
 )
@@ -179,9 +181,24 @@ def test_rows_of_several_results_are_no_result(name: str) -> None:
             replace(result, frame=both)
 
 
-def test_several_prompts_have_the_rows_of_all() -> None:
-    """What is told of them is of every prompt's result, and would not be of the rows."""
-    several: Any = EVERY["Sensitivities"]()
-    for frame in (several.frame[several.frame["prompt"] == 1], several.frame[:-1]):
-        with pytest.raises(InputError, match=r"expected the \d+ rows of its \d+ prompts, found"):
-            replace(several, frame=frame)
+@pytest.mark.parametrize("name", ["Sensitivities", "Study", "Profile", "Change", "Comparison"])
+def test_a_part_of_the_rows_is_refused_beside_tables_of_all(name: str) -> None:
+    whole: Any = EVERY[name]()
+    with pytest.raises(InputError, match=r"expected the \d+ rows that its other tables"):
+        replace(whole, frame=whole.frame[1:])
+
+
+@pytest.mark.parametrize("name", ["LinearRange", "Bounds", "Hops", "HeadScores", "Patching"])
+def test_rows_of_two_results_are_not_told_as_one(name: str) -> None:
+    once: Any = EVERY[name]()
+    with pytest.raises(InputError, match="expected one row for each"):
+        replace(once, frame=pd.concat([once.frame, once.frame]))
+    with pytest.raises(InputError, match="expected at least one row"):
+        replace(once, frame=once.frame[:0])
+    assert replace(once, frame=once.frame.set_axis([0] * len(once.frame))).findings()
+
+
+def test_rows_by_size_whatever_their_index_is() -> None:
+    rows = pd.DataFrame({"value": [1.0, -3.0, 2.0, 3.0]}, index=[0, 0, 0, 0])
+    _, table = TableHead(greatest="value").of(SimpleNamespace(frame=rows))
+    assert table["value"].tolist() == [-3.0, 3.0, 2.0, 1.0]

@@ -28,12 +28,13 @@ from ostools.ground import METHOD_KINDS, InputError, TransformerBridge
 from ostools.hooks import HookError, active_edits, locked
 from ostools.measure import Attention, Attribution, Hops, Sensitivity
 from ostools.mitigations import MitigationError
-from ostools.models import describe
+from ostools.models import describe, encode
+from ostools.reporting.findings import present
 from ostools.reporting.findings.sensitivity import certificate_words
 from ostools.reporting.page import page
 from ostools.reporting.page.page import stored_at
 from ostools.reporting.page.section import block
-from ostools.reporting.style.theme import KINDS, display_token
+from ostools.reporting.style.theme import KINDS, display_token, visible
 from ostools.results import Result
 
 Values: TypeAlias = dict[str, object]
@@ -52,7 +53,7 @@ def answer(request: ViewRequest, result: Result, *, draws: bool = True) -> Value
     tokens = _tokens(request, result)
     return {
         "view": request.view,
-        "words": request.of_view.words,
+        "words": request.of_view.words + ", under active edits" * bool(result.provenance.edits),
         "kind": _kind(result),
         "tokens": tokens,
         "code": code(request, result),
@@ -61,11 +62,19 @@ def answer(request: ViewRequest, result: Result, *, draws: bool = True) -> Value
 
 
 def code(request: ViewRequest, result: Result) -> str:
-    """Python lines that give the same result."""
+    """Python lines that give the same result; where edits are active, which they are."""
     model = result.provenance.model
     words = f"{stored_at(model)!r}, dtype={model['dtype']!r}, device={model['device']!r}"
     lines = ["import ostools as ost", "", f"model = ost.load_model({words})"]
+    lines += [
+        f"# Measured under edits, which these lines do not make: {it}" for it in _edits(result)
+    ]
     return "\n".join([*lines, f"prompt = {request.prompt!r}", request.line, "print(result)"]) + "\n"
+
+
+def _edits(result: Result) -> list[str]:
+    """A line that names the edits under which it was measured; none where there were none."""
+    return present(visible("; ".join(result.provenance.edits)))
 
 
 def _kind(result: Result) -> str:
@@ -148,6 +157,7 @@ def _chart(request: ViewRequest, result: Result, has_tokens: bool) -> Values:
     words, sentences = request.of_view.words, [] if has_tokens else result.findings()
     if isinstance(result, Sensitivity):
         sentences = [certificate_words(result)]
+    sentences = [*(f"Active edits: {edits}." for edits in _edits(result)), *sentences]
     part = block(result, "chart", words, sentences, in_detail=False)
     figure = part.figure
     return {
@@ -218,10 +228,13 @@ class Runs:
 
         report(0, 1)
         with locked(self.model):
-            # What decides the numbers: the call, its text, and the model, which a notebook may
-            # change meanwhile. An attention has all heads.
+            # What decides the numbers: the call, its texts, how the tokenizer reads them, and the
+            # model, which a notebook may change meanwhile. An attention has all heads.
             model, edits = describe(self.model), active_edits(self.model)
-            key = (view_request.prompt, view_request.line, repr(model), edits)
+            texts = present(view_request.prompt, view_request.logit or "")
+            prompts = [encode(self.model, text) for text in texts]
+            tokens = tuple((prompt.tokens, *prompt.ids.tolist()) for prompt in prompts)
+            key = (view_request.prompt, view_request.line, repr(model), edits, tokens)
             result = self._recent.pop(key, None)
             if result is None:
                 result = view_request.run(self.model, report)

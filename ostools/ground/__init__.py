@@ -8,6 +8,7 @@ out. `words`: how sentences write numbers. Other rooms import from here.
 """
 
 from ostools.ground.arguments import (
+    LINEARISATIONS,
     METHOD_KINDS,
     Count,
     Lengths,
@@ -83,6 +84,7 @@ from ostools.ground.progress import (
 from ostools.ground.words import MINUS, factor, in_a_row, number, ratio, runs, title_of
 
 __all__ = [
+    "LINEARISATIONS",
     "METHOD_KINDS",
     "MINUS",
     "OF_A_LEFT_HOOK",

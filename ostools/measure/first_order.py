@@ -4,7 +4,8 @@ predicted to first order beside the real ones.
 By rules that were fixed before anything was measured. An order is right from a rank correlation of
 `RIGHT_RANK` on, over at least `FEWEST` things. A size is right within a factor of `RIGHT_FACTOR`,
 of a form in the median over the tokens that reach y. A form without a scale is held to its order
-alone.
+alone. Of a sketch, which knows two limits of a norm, the order is estimated, and a size is right or
+wrong where it is so by both limits.
 """
 
 import math
@@ -74,7 +75,7 @@ def first_order_agreement(
     off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
     size = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
     rank = rank_correlation(real, predicted)
-    verdict = judged(rank, off, f"{len(real)} parts with an effect", len(real), size=size)
+    verdict = judged(rank, (off, off), f"{len(real)} parts with an effect", len(real), size=size)
     return {
         "parts": len(real),
         "spearman": rank,
@@ -90,14 +91,16 @@ def first_order_agreement(
 
 @dataclass(frozen=True)
 class Belief:
-    """Verdict on one form on one prompt. `believed`: None where it could not be tested. `spearman`:
-    rank correlation with the norms. `log10_off`: median over the tokens that reach y (value or norm
-    is not 0) of log10(value / norm), 0 inside the norm's interval; NaN of a form without a scale.
+    """Verdict on one form on one prompt. `believed`: None where it could not be tested, or where
+    estimated norms do not decide it. `spearman`: rank correlation with the norms. `log10_off_lower`
+    and `log10_off_upper`: between these lies the median over the tokens that reach y (value or norm
+    is not 0) of log10(value / norm); one number beside exact norms; NaN of a form without a scale.
     `words`: the verdict with its reason, as charts and tables show it."""
 
     believed: bool | None
     spearman: float
-    log10_off: float
+    log10_off_lower: float
+    log10_off_upper: float
     words: str
 
     @property
@@ -115,10 +118,17 @@ def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled:
     """
     in_reach = acting(value, upper)
     value, norm, lower, upper = (column[in_reach] for column in (value, norm, lower, upper))
-    ratio = pd.Series(log10_ratio(value, np.clip(value, lower, upper)))
-    off = float(ratio.median()) if scaled else math.nan
-    what = f"{len(value)} tokens that reach y"
-    return judged(rank_correlation(value, norm), off, what, len(value), scaled=scaled)
+    # A median grows with each of its ratios, so that the real one lies between these two.
+    least, most = (float(pd.Series(log10_ratio(value, end)).median()) for end in (upper, lower))
+    off = (least, most) if scaled else (math.nan, math.nan)
+    return judged(
+        rank_correlation(value, norm),
+        off,
+        f"{len(value)} tokens that reach y",
+        len(value),
+        scaled=scaled,
+        is_estimated=bool((lower < upper).any()),
+    )
 
 
 def log10_ratio(value: Values, measured: Values) -> Values:
@@ -129,40 +139,53 @@ def log10_ratio(value: Values, measured: Values) -> Values:
 
 
 def judged(
-    rank: float, off: float, what: str, count: int, *, scaled: bool = True, size: str = ""
+    rank: float,
+    off: tuple[float, float],
+    what: str,
+    count: int,
+    *,
+    scaled: bool = True,
+    size: str = "",
+    is_estimated: bool = False,
 ) -> Belief:
     """Verdict by the rules on a rank correlation over `count` things (`what`: in words) and on
-    log10 of the error of a size.
+    log10 of the error of a size, which lies between two numbers.
 
-    `size`: words for the error of the size where a factor does not say it.
+    `size`: words for the error of the size where a factor does not say it. `is_estimated`: what the
+    things are held against.
     """
     if count < FEWEST:
-        return Belief(None, rank, off, f"not tested here: {what}, {FEWEST} needed")
+        return Belief(None, rank, *off, f"not tested here: {what}, {FEWEST} needed")
     if math.isnan(rank):
         return Belief(
-            None, rank, off, "not tested here: one of the two sides is the same everywhere"
+            None, rank, *off, "not tested here: one of the two sides is the same everywhere"
         )
-    right_order, right_size = rank >= RIGHT_RANK, not scaled or abs(off) <= math.log10(RIGHT_FACTOR)
+    limit = math.log10(RIGHT_FACTOR)
+    nearest, farthest = max(off[0], -off[1], 0.0), max(off[1], -off[0])
+    is_order_right, is_size_right = rank >= RIGHT_RANK, not scaled or farthest <= limit
+    is_size_wrong = scaled and not nearest <= limit
+    order = "estimated " * is_estimated + f"Spearman {_rank(rank)}"
+    at = ("at least " if is_size_wrong else "at most ") * is_estimated
+    size = size or f"size off by {_times(nearest if is_size_wrong else farthest, at)}"
+    if is_order_right and not is_size_wrong:
+        believed, verdict = (True, "believed") if is_size_right else (None, "not decided")
+        words = f"{verdict} here: {order}, {size if scaled else 'order alone'}"
+        return Belief(believed, rank, *off, words)
+    wrong = [size] * is_size_wrong + [order] * (not is_order_right)
+    return Belief(False, rank, *off, f"not believed here: {', '.join(wrong)}")
+
+
+def _rank(rank: float) -> str:
     # A rank just below the limit is not written as the limit.
-    is_close = not right_order and round(rank, 2) >= RIGHT_RANK
-    order = f"Spearman {math.floor(rank * 1e4) / 1e4:.4f}" if is_close else f"Spearman {rank:.2f}"
-    size = size or f"size off by {_times(off)}"
-    if right_order and right_size:
-        return Belief(
-            True,
-            rank,
-            off,
-            f"believed here: {order}" + (f", {size}" if scaled else ", order alone"),
-        )
-    wrong = [words for words, right in ((size, right_size), (order, right_order)) if not right]
-    return Belief(False, rank, off, f"not believed here: {', '.join(wrong)}")
+    is_close = rank < RIGHT_RANK <= round(rank, 2)
+    return f"{math.floor(rank * 1e4) / 1e4:.4f}" if is_close else f"{rank:.2f}"
 
 
-def _times(log10: float) -> str:
-    """The factor in words, the same for too large and too small."""
-    if math.isinf(log10):
+def _times(log10: float, at: str = "") -> str:
+    """The factor in words, the same for too large and too small; `at`: least or most."""
+    if not math.isfinite(log10):
         return "more than any factor"
     if 0 < abs(log10) - math.log10(RIGHT_FACTOR) < 1e-3:  # nor is one just beyond its limit
-        return f"a factor of {math.ceil(10 ** abs(log10) * 1e4) / 1e4:.4f}"
+        return f"{at}a factor of {math.ceil(10 ** abs(log10) * 1e4) / 1e4:.4f}"
     factor_words = factor(abs(log10))
-    return factor_words if factor_words.startswith("10^") else f"a factor of {factor_words}"
+    return at + (factor_words if factor_words.startswith("10^") else f"a factor of {factor_words}")

@@ -23,11 +23,11 @@ from ostools.ground import (
     read_argument,
     watched,
 )
+from ostools.hooks.torch_state import default_torch_state, enough_threads
 from ostools.measure.position import require_question
 from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, layers_up_to
 from ostools.measure.task_prompt import require_seeds
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.precision.torch_state import default_torch_state, enough_threads
 
 if TYPE_CHECKING:
     from ostools.measure.swept import Swept

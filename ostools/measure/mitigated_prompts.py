@@ -302,13 +302,14 @@ class EffectStatus:
     def __init__(self, model: TransformerBridge, mitigation: Mitigation | None) -> None:
         self.model, self.mitigation = model, mitigation
         self.parts = [part for part in parts(mitigation) if changes_pass(part)]
-        self._known: dict[tuple[int, int, int], bool] = {}
+        self._known: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def status(
-        self, task_prompt: TaskPrompt, on: TransformerBridge | None = None
+        self, task_prompt: TaskPrompt, ids: Sequence[int], on: TransformerBridge | None = None
     ) -> tuple[str, str]:
-        """The status of a question measured `on` that model (None: the user's own), and the reason
-        of a refusal.
+        """The status of a question measured over `ids`, `on` that model (None: the user's own), and
+        the reason of a refusal. A window may be narrower than the prompt with the line that is
+        begun, and wider than the prompt.
 
         Active: its text, or a logit bit for bit, is another; inactive: neither is, there and on the
         user's model; refused: a part of the mitigation acts on the user's model and not there.
@@ -318,19 +319,18 @@ class EffectStatus:
             return ACTIVE, ""
         on, active = on or self.model, task_prompt.rewritten
         for index, part in enumerate(self.parts):
-            if self._acts(on, index, task_prompt):
+            if self._acts(on, index, tuple(ids)):
                 active = True
-            elif on is not self.model and self._acts(self.model, index, task_prompt):
+            elif on is not self.model and self._acts(self.model, index, tuple(ids)):
                 return REFUSED, f"{label(part)} changes nothing in {_dtype_name(on)}"
         return (ACTIVE if active else INACTIVE), ""
 
-    def _acts(self, on: TransformerBridge, index: int, task_prompt: TaskPrompt) -> bool:
+    def _acts(self, on: TransformerBridge, index: int, ids: tuple[int, ...]) -> bool:
         if on is not self.model:
-            return acts(on, self.parts[index], task_prompt.prompt.ids)
-        key = index, task_prompt.length, task_prompt.seed
-        if key not in self._known:
-            self._known[key] = acts(on, self.parts[index], task_prompt.prompt.ids)
-        return self._known[key]
+            return acts(on, self.parts[index], torch.tensor(ids))
+        if (index, ids) not in self._known:
+            self._known[index, ids] = acts(on, self.parts[index], torch.tensor(ids))
+        return self._known[index, ids]
 
 
 def effect_entry(

@@ -16,7 +16,7 @@ The right line after a prompt, and where in it the answer begins, are found in t
 `split_line`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -25,12 +25,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ostools.ground import InputError, Position, TransformerBridge, checked_name
+from ostools.hooks.torch_state import float32_products
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position
 from ostools.models import Prompt
 from ostools.models.chat import TEMPLATE
 from ostools.models.precision.scores import own_attention
-from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokenizer_calls import (
     control_ids,
     decoded,
@@ -181,6 +181,14 @@ def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str
         "numeric": form.numeric,
         "reasons": first.task_prompt.reasons,
     }
+
+
+def joined_readings(readings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`reading` of the prompts of several calls of one task."""
+    places = [place for about in readings for place in about["places"]]
+    first, last = (choose(places, key=lambda place: place[1]) for choose in (min, max))
+    tokens = sorted({token for about in readings for token in about["tokens"]})
+    return {**readings[0], "tokens": tokens, "places": [first, last]}
 
 
 def read_entry(model: TransformerBridge, prompts: Iterable[ReadPrompt | None]) -> dict[str, object]:

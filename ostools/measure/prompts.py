@@ -5,7 +5,7 @@ Prompts have different lengths, and norms of different prompts different sizes. 
 prompts is one of shares, and over relative position: also of the texts of a sweep
 (`ost.sweep.over_texts`)."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
@@ -218,45 +218,35 @@ def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
     return pd.DataFrame({"prompts": len(profiles), **edges, **means})
 
 
+_OF_ONE = ("runs", "read_at", "next_tokens", *PROMPT_PROVENANCE)
+"""The parameters that are of one prompt, also where all prompts have them alike."""
+
+
 def join_results(
-    results: Sequence[Result], own_parameters: Sequence[str]
+    results: Sequence[Result],
 ) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
-    """Table, provenance and results of a `PromptResults`; `own_parameters`: names of parameters
-    that are each prompt's own.
-    """
+    """Table, provenance and results of a `PromptResults`."""
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    first = results[0].provenance
-    differ = [
-        name
-        for result in results
-        for name, value in result.provenance.parameters.items()
-        if value != first.parameters.get(name)
-    ]
-    own_parameters = (*own_parameters, *PROMPT_PROVENANCE, *differ)
+    shared, rests = parted([result.provenance.parameters for result in results], _OF_ONE)
     prompts = {
-        str(number): {"token_ids": result.provenance.token_ids}
-        | {
-            name: value
-            for name, value in result.provenance.parameters.items()
-            if name in own_parameters
-        }
-        for number, result in enumerate(results, start=1)
+        str(number): {"token_ids": result.provenance.token_ids, **parameters}
+        for number, (result, parameters) in enumerate(zip(results, rests, strict=True), start=1)
     }
-    shared = {name: value for name, value in first.parameters.items() if name not in own_parameters}
-    provenance = replace(first, token_ids=None, parameters=shared | {"prompts": prompts})
+    parameters = shared | {"prompts": prompts}
+    provenance = replace(results[0].provenance, token_ids=None, parameters=parameters)
     return table[["prompt", *results[0].frame.columns]], provenance, tuple(results)
 
 
-def join_texts(
-    rows: Frame,
-    provenance: Provenance,
-    read: Callable[[Frame, Provenance], Result],
-) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
-    """Table, provenance and results of a `PromptResults` of the stored rows of several texts, each
-    read by `read`. Raises `InputError` for rows of several lengths: a text has one window of each.
-    """
-    if (count := rows["length"].nunique()) > 1:
-        raise InputError(f"expected rows of one length, found {count}: give length=")
-    parts = (part for _, part in rows.groupby("text", sort=False))
-    return join_results([read(part.reset_index(drop=True), provenance) for part in parts], ())
+def parted(
+    mappings: Sequence[Mapping[str, Any]], of_each: Collection[str] = ()
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What all of them have alike, and the rest of each; the names `of_each` are of the rest."""
+    shared = {
+        name: value
+        for name, value in mappings[0].items()
+        if name not in of_each and all(name in m and m[name] == value for m in mappings)
+    }
+    return shared, [
+        {name: value for name, value in m.items() if name not in shared} for m in mappings
+    ]

@@ -27,8 +27,9 @@ from ostools.measure.position import (
     reading,
     require_prompt_end,
 )
+from ostools.measure.prompts import parted
 from ostools.measure.task_prompt import render_prompt
-from ostools.mitigations import Mitigation, changes_pass
+from ostools.mitigations import Mitigation, changes_pass, label
 from ostools.mitigations.named import NONE, typed
 from ostools.models import Prompt, describe
 from ostools.models.tokenizer_calls import lead, text_ids
@@ -44,6 +45,8 @@ READ_POSITION: dict[str, object] = {"position": (Position | None, None)}
 
 TOO_SHORT = "too_short_for"
 """The parameter of a provenance that lists the lengths of which a text has no window."""
+BY_LENGTH = "by_length"
+"""The parameter that holds, of a prompt a length, what is not the same of all of them."""
 TEXT_TASK = "text"
 """The task's name of a cell whose prompts are windows of a text."""
 
@@ -133,8 +136,8 @@ class Swept:
     measure: the rows of a cell, where one call of the function does not make them.
     casts: it casts a float32 model itself, to dtypes too (bfloat16-kv) that no model can be loaded
         in.
-    of_texts: the result of stored rows of several texts (column `text`); None where a sweep cannot
-        ask it of texts.
+    of_texts: the one result of the results of several texts, whose provenance is the other one;
+        None where a sweep cannot ask it of texts.
     """
 
     read: Callable[[Frame, Provenance], Result]
@@ -144,7 +147,7 @@ class Swept:
     rows: Callable[[Any, Cell], Frame] = lambda result, cell: result.frame
     measure: Callable[[TransformerBridge, Cell], Rows] | None = None
     casts: bool = False
-    of_texts: Callable[[Frame, Provenance], Result] | None = None
+    of_texts: Callable[[Sequence[Any], Provenance], Result] | None = None
 
     def measured(self, function: Callable[..., Any], model: TransformerBridge, cell: Cell) -> Rows:
         """The rows of a cell: of one call at all its lengths, or of one a length for what takes one
@@ -187,15 +190,15 @@ class Swept:
         require_prompt_end(options.pop("position", None), "a text")
         options["mitigation"] = cell.mitigated
         of_pairs = "lengths" in inspect.signature(function).parameters
-        tables, results = [], []
+        results = {}
         for n, (start, ids) in ((n, window) for n, window in windows.items() if window is not None):
             prompt: Any = Prompt.from_ids(model, ids)
             if of_pairs:
                 prompt, options["lengths"] = _pair(function.__name__, model, cell, ids), [n]
-            results.append(function(model, prompt, **options))
-            tables.append(self.rows(results[-1], cell).assign(length=n, start=start))
-        added = {TOO_SHORT: too_short} if too_short else {}
-        table, provenance = _joined(tables, results[-1], added)
+            result = function(model, prompt, **options)
+            results[n] = self.rows(result, cell).assign(length=n, start=start), result.provenance
+        table, provenance = _joined(results)
+        provenance = _with(provenance, {TOO_SHORT: too_short} if too_short else {})
         return (table if "status" in table else table.assign(status=ACTIVE)), provenance
 
 
@@ -217,26 +220,36 @@ def _each_prompt(
     mitigation, form = cell.mitigated, tasks.task(cell.task)
     # Where all of these compute: what acts there alone would be silent, or verified nowhere.
     work = full_precision(model, function.__name__) if changes_pass(mitigation) else model
-    effect, results, tables, read_prompts = EffectStatus(model, mitigation), [], [], []
+    effect, results = EffectStatus(model, mitigation), {}
     position = options.pop("position", None) or ANSWER
     for length in cell.lengths:
         task_prompt = render_prompt(model, form, length, seed=cell.seed, mitigation=mitigation)
-        status, reason = effect.status(task_prompt, work)
+        read = read_at(model, task_prompt, position)
+        status, reason = effect.status(task_prompt, read.ids, work)
         if status == REFUSED:
             raise InputError(f"{function.__name__}: {reason}, in which it is measured")
-        read_prompts.append(read_at(model, task_prompt, position))
         with mitigations.running(work, mitigation):
-            results.append(function(work, read_prompts[-1].prompt(model), **options))
-        tables.append(results[-1].frame.assign(length=length, status=status))
-    table, provenance = _joined(tables, results[-1], {"read_at": reading(model, read_prompts)})
+            result = function(work, read.prompt(model), **options)
+        about: dict[str, object] = {"read_at": reading(model, [read])}
+        about |= {} if mitigation is None else {"mitigation": label(mitigation), "status": status}
+        rows = result.frame.assign(length=length, status=status)
+        results[length] = rows, _with(result.provenance, about)
+    table, provenance = _joined(results)
     return table, replace(provenance, model=asdict(describe(model)))
 
 
-def _joined(tables: Sequence[Frame], last: Result, parameters: Mapping[str, object]) -> Rows:
-    """The tables of all prompts, with the provenance of the last result and what is added to it."""
-    provenance = last.provenance
-    provenance = replace(provenance, parameters={**provenance.parameters, **parameters})
+def _joined(results: Mapping[int, Rows]) -> Rows:
+    """The rows of all lengths, with what their provenances have alike; the rest of each in
+    `BY_LENGTH`."""
+    tables, provenances = zip(*results.values(), strict=True)
+    shared, rests = parted([provenance.parameters for provenance in provenances])
+    by_length = {BY_LENGTH: dict(zip(map(str, results), rests, strict=True))}
+    provenance = replace(provenances[-1], parameters=shared | by_length)
     return pd.concat(tables, ignore_index=True), provenance
+
+
+def _with(provenance: Provenance, parameters: Mapping[str, object]) -> Provenance:
+    return replace(provenance, parameters={**provenance.parameters, **parameters})
 
 
 def the_one(rows: Frame, name: str) -> str:

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import FunctionType
 from typing import cast
 
 import torch
@@ -32,6 +31,7 @@ from ostools.ground import (
     refusal,
 )
 from ostools.hooks import SIXTEEN_BITS
+from ostools.hooks.torch_state import default_torch_state
 from ostools.models.describe import (
     Metadata,
     buffer_digests,
@@ -39,6 +39,8 @@ from ostools.models.describe import (
     remember,
     require_numbers,
     require_same_buffers,
+    require_same_settings,
+    settings_of,
 )
 from ostools.models.families import Family
 from ostools.models.files.checks import (
@@ -58,7 +60,6 @@ from ostools.models.files.config import (
 )
 from ostools.models.load import give_tokenizer, probe_of, wrapped
 from ostools.models.precision.scores import check_arithmetic
-from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import resolve_device
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -67,9 +68,6 @@ _OBSERVERS = (
     "transformers.modeling_utils.PreTrainedModel.enable_input_require_grads.",
 )
 """What output_hidden_states=True and gradient checkpointing leave on modules: no number changes."""
-_NOT_COMPUTED_WITH = {"training", "gradient_checkpointing", "vocab_size"}
-"""Settings of modules that change no logits. `resize_token_embeddings` leaves the old vocab_size on
-the inner model, where transformers reads none but for a loss."""
 _CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
 """Where a configuration in memory holds the names of the functions that it computes with."""
 
@@ -149,9 +147,7 @@ def _configs(model: nn.Module) -> list[PreTrainedConfig]:
 
 
 def _refuse_hooks(model: nn.Module) -> None:
-    """Refuse hooks and methods that the user put on a module: they would be lost, or would act on
-    the user's object alone.
-    """
+    """Refuse hooks that the user put on a module: they would act on the user's object alone."""
     for name, part in model.named_modules():
         changes = [
             kind.strip("_")
@@ -159,17 +155,11 @@ def _refuse_hooks(model: nn.Module) -> None:
             for hook in getattr(part, kind).values()
             if not f"{hook.__module__}.{getattr(hook, '__qualname__', '')}".startswith(_OBSERVERS)
         ]
-        changes += [
-            method
-            for method, function in vars(part).items()
-            if callable(function) and isinstance(getattr(type(part), method, None), FunctionType)
-        ]
         if changes:
             raise InputError(
-                "expected a model without hooks, whose modules have their own methods, found "
-                f"{changes[0]} put into {name or 'the model'}: remove it (accelerate puts one "
-                "there for a device map), adopt the model, and edit what comes back with ostools' "
-                "own hooks"
+                f"expected a model without hooks, found {changes[0]} put into "
+                f"{name or 'the model'}: remove it (accelerate puts one there for a device map), "
+                "adopt the model, and edit what comes back with ostools' own hooks"
             )
 
 
@@ -192,45 +182,18 @@ def _twin(model: PreTrainedModel, family: Family, dtype: torch.dtype, name: str)
         twin = built(config, family, dtype).eval().requires_grad_(False)
     twin.generation_config = copy.deepcopy(model.generation_config)
     without_negative_ids(twin.generation_config)
-    _require_same_modules(model, twin)
+    expected, actual = (settings_of(dict(it.named_modules())) for it in (twin, model))
+    require_same_settings(
+        dict.fromkeys(name for name in actual if name.startswith("class in ")) | expected,
+        actual,
+        "as its configuration says",
+        "merge adapters, dequantise, undo what replaced modules or methods (accelerate does for a "
+        "device map), or set it in the configuration before the model is built",
+    )
     _share_weights(model, twin)
     check_tied(twin, Path(name))
     check_finite(twin, Path(name))
     return twin
-
-
-def _require_same_modules(model: PreTrainedModel, twin: PreTrainedModel) -> None:
-    """Refuse a module of another class, or with another setting, than the configuration's."""
-    user_parts, parts = _parts_of(model), _parts_of(twin)
-    for path in {**parts, **user_parts}:
-        expected, actual = (it.get(path, {"class": None}) for it in (parts, user_parts))
-        for setting, value in expected.items():
-            if actual.get(setting, value) != value:
-                raise InputError(
-                    f"expected {setting} = {value!r} in {path or 'the model'}, as its "
-                    f"configuration says, found {actual[setting]!r}: merge adapters, dequantise, "
-                    "undo what replaced modules, or set it in the configuration before the model "
-                    "is built"
-                )
-
-
-def _parts_of(model: nn.Module) -> dict[str, dict[str, object]]:
-    """By the path of each module its class, and the settings with which it computes beside its
-    tensors; of a function its place.
-    """
-    return {
-        path: {
-            "class": type(part),
-            **{
-                name: f"{value.__module__}.{value.__qualname__}" if callable(value) else value
-                for name, value in vars(part).items()
-                if isinstance(value, bool | int | float | str | FunctionType)
-                and not name.startswith("_")
-                and name not in _NOT_COMPUTED_WITH
-            },
-        }
-        for path, part in model.named_modules(remove_duplicate=False)
-    }
 
 
 def _share_weights(model: PreTrainedModel, twin: PreTrainedModel) -> None:

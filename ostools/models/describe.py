@@ -11,6 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from inspect import isfunction
+from types import FunctionType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -18,13 +21,22 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from ostools.ground import InputError, TransformerBridge, original_model
+from ostools.ground import Conv1D, InputError, TransformerBridge, original_model
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import LazyCast
 
 Shared = TypeVar("Shared")
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
+_SCALARS = frozenset({bool, int, float, str, FunctionType})
+NOT_COMPUTED_WITH = {
+    "gradient_checkpointing",
+    "max_seq_len_cached",  # a pass of a "dynamic" rotation makes it anew for its length
+    "name",  # of a hook point
+    "training",
+    "vocab_size",  # `resize_token_embeddings` leaves the old one on the inner model, for the loss
+}
+"""Settings of modules that change no logits."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +74,13 @@ class LoaderFacts:
 @dataclass(frozen=True, kw_only=True)
 class Metadata(LoaderFacts):
     """What the loader notes. check: what refuses the model where it is not what was checked.
-    buffers: digests of what it computes with beside its weights (`buffer_digests`).
+    buffers, settings: what it computes with beside its weights, as it was loaded
+    (`buffer_digests`, `settings_of`).
     """
 
     check: Callable[[], None] | None = None
     buffers: Mapping[str, bytes] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +107,27 @@ _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
 
 
 def remember(model: TransformerBridge, metadata: Metadata) -> None:
-    """Keep what the loader knows, and which buffers the model has, for as long as it lives."""
-    buffers = _buffer_digests_of(model, dict(original_model(model).named_modules()))
-    _metadata[model] = replace(metadata, buffers=buffers)
+    """Keep what the loader knows, and what the model computes with beside its weights, for as long
+    as it lives.
+    """
+    parts = dict(original_model(model).named_modules())
+    _metadata[model] = replace(
+        metadata,
+        buffers=_buffer_digests_of(model, parts),
+        settings=_settings_of_all(model, parts),
+    )
 
 
 def metadata_of(model: TransformerBridge) -> Metadata:
-    """Facts that the loader noted; of a bridge that the user built, only the name that it has."""
-    return _metadata.get(model) or Metadata(name=str(model.cfg.model_name))
+    """Facts that the loader noted; `InputError` for a bridge that no loader of ours made."""
+    metadata = _metadata.get(model)
+    if metadata is None:
+        raise InputError(
+            "expected a model that load_model or adopt gives, found a TransformerBridge that was "
+            "made or copied elsewhere, which nobody held against Hugging Face's own model: use "
+            "ostools.load_model, or give the Hugging Face model, loaded anew, to ostools.adopt"
+        )
+    return metadata
 
 
 def describe(model: TransformerBridge) -> ModelDescription:
@@ -199,21 +226,11 @@ def config_hash(model: TransformerBridge) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def refuse_processed(model: TransformerBridge) -> None:
-    """Refuse compatibility mode: it folds the final norm's gain away, and y_n would mean something
-    else.
-    """
-    if model.compatibility_mode:
-        raise InputError(
-            "expected a raw TransformerBridge, found one in compatibility mode, which folds the "
-            "norms' gains into the weights: load the model again and do not call "
-            "enable_compatibility_mode"
-        )
-
-
 def require_as_loaded(model: TransformerBridge) -> None:
-    """Refuse a model that computes otherwise than its weights and its configuration say."""
-    refuse_processed(model)
+    """Refuse a model that computes otherwise than its weights and its configuration say, and than
+    what was held against Hugging Face's own model when it was loaded.
+    """
+    metadata = metadata_of(model)
     parts = dict(original_model(model).named_modules())
     # Of the parts: `model.training` says nothing of them, and none of the bridge says it of GPT-2's
     # dropout on the embeddings.
@@ -222,11 +239,83 @@ def require_as_loaded(model: TransformerBridge) -> None:
             "expected a model in eval mode, found a part in train mode, where dropout is random: "
             "call model.original_model.eval()"
         )
-    metadata = metadata_of(model)
     if metadata.check is not None:
         metadata.check()
-    if metadata.buffers:
-        require_same_buffers(metadata.buffers, _buffer_digests_of(model, parts))
+    settings = _settings_of_all(model, parts)
+    if settings != metadata.settings:
+        _require_unseen_settings(metadata.settings, settings)
+    require_same_buffers(metadata.buffers, _buffer_digests_of(model, parts))
+
+
+def _require_unseen_settings(before: Mapping[str, Any], now: Mapping[str, object]) -> None:
+    """Refuse a setting that changed; not where an adapter was put around a matrix, whose weights
+    are in the hash.
+    """
+    matrices = [
+        name.removeprefix("class in ")
+        for name, kind in before.items()
+        if name.startswith("class in ") and issubclass(kind, (nn.Linear, Conv1D)) and name in now
+    ]
+    followed = {
+        path for path in matrices if now.get(f"weights in {path}") != before[f"weights in {path}"]
+    }
+    unseen = {name: it for name, it in before.items() if name.partition(" in ")[2] not in followed}
+    how = "undo it, or load the model again"
+    require_same_settings(unseen, now, "as the model was loaded", how)
+
+
+def require_same_settings(
+    expected: Mapping[str, object], actual: Mapping[str, object], why: str, how: str
+) -> None:
+    """Refuse settings (as `settings_of` gives them) of which one is not as expected."""
+    for name, value in expected.items():
+        if actual.get(name) != value:
+            message = f"expected {name} = {value!r}, {why}, found {actual.get(name)!r}: {how}"
+            raise InputError(message.replace("._original_component", ""))
+
+
+def settings_of(parts: Mapping[str, nn.Module]) -> dict[str, object]:
+    """By "name in path" what modules compute with beside their tensors: class, names of weights and
+    settings of each, of a function its place; and all methods that somebody put in the place of the
+    class's own. Flat: thousands of small dicts at each call would wake the garbage collector.
+    """
+    settings: dict[str, object] = {}
+    replaced: list[str] = []
+    for path, part in parts.items():
+        where = f" in {path or 'the model'}"
+        settings["class" + where] = type(part)
+        if part._parameters:
+            settings["weights" + where] = " ".join(part._parameters)
+        for name, value in vars(part).items():
+            if type(value) in _SCALARS and name[0] != "_" and name not in NOT_COMPUTED_WITH:
+                its_place = f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+                settings[name + where] = its_place
+        if not _methods(type(part)).isdisjoint(vars(part)):
+            replaced += [f"{path}.{name}" for name in vars(part).keys() & _methods(type(part))]
+    return settings | {"methods replaced": " ".join(replaced)}
+
+
+@cache
+def _methods(kind: type[nn.Module]) -> frozenset[str]:
+    return frozenset(name for name in dir(kind) if isfunction(getattr(kind, name)))
+
+
+def _settings_of_all(model: TransformerBridge, parts: Mapping[str, nn.Module]) -> dict[str, object]:
+    """Settings of the parts, and those of the bridge: of TransformerLens' switches those that fold
+    norms into weights, or compute a norm anew for each head (path patching); the functions that the
+    configuration names, of attention where blocks are closed.
+    """
+    config = original_model(model).config
+    return {
+        "compatibility_mode": model.compatibility_mode,
+        "weights processed": model._weights_processed,
+        "use_attn_in": model.cfg.use_attn_in,
+        "use_split_qkv_input": model.cfg.use_split_qkv_input,
+        "attention": is_closed(model) and config._attn_implementation,
+        "experts": config._experts_implementation,
+        "methods of the bridge": settings_of({"": model})["methods replaced"],
+        **settings_of(parts),
+    }
 
 
 def require_same_buffers(expected: Mapping[str, bytes], actual: Mapping[str, bytes]) -> None:

@@ -31,6 +31,7 @@ from ostools.ground import (
 )
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.register import as_new
+from ostools.hooks.torch_state import default_torch_state
 from ostools.models.describe import Metadata, remember
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
@@ -67,7 +68,6 @@ from ostools.models.precision.scores import (
     put_scores,
     reference_attention,
 )
-from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import resolve_device
 from ostools.models.tokenizer_calls import frame
 

@@ -22,8 +22,8 @@ from ostools.ground import (
     refusal,
     whole_number,
 )
+from ostools.hooks.torch_state import default_torch_state
 from ostools.models.chat import SPECIAL, TEXT, Chat, origins, render
-from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import (
     frame,
     ids_and_places,

@@ -26,6 +26,7 @@ from ostools.ground import (
     whole_number,
 )
 from ostools.hooks.sites import is_closed
+from ostools.hooks.torch_state import default_torch_state
 from ostools.models.describe import (
     Metadata,
     Null,
@@ -40,7 +41,6 @@ from ostools.models.files.checks import is_finite
 from ostools.models.files.config import built, family_of_settings, quiet
 from ostools.models.lazy_cast import dense
 from ostools.models.precision.scores import is_eager
-from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import Shape
 
 Kind = Literal["initialised", "shuffled"]

@@ -98,7 +98,7 @@ class _AnswersFigure(PaperResult):
         parameters = self.provenance.parameters
         # The rows of Figure 4 are numbers: the answers stand beside them.
         answers: Frame = getattr(self, "answers", self.frame)
-        lengths, kinds = parameters["lengths"], answers["kind"].value_counts()
+        lengths, kinds = sorted(answers["length"].unique()), answers["kind"].value_counts()
         how = (
             "greedy decoding, prompts "
             f"{'in the chat template' if parameters['chat'] else 'as text'}"

@@ -73,7 +73,9 @@ class Retrieval(PaperResult):
     and end (first, last) of the positions. `difference`: its value there minus its mean over the
     positions between, averaged over seeds; low, high: the 95% interval of that over seeds (paired
     bootstrap, widened for few seeds, see `theory.intervals.expanded`); verdict: above, below,
-    undecided, or too few seeds. A U has both ends above. Empty for fewer than three positions.
+    undecided, too few seeds, or not measured: NaN where a seed's difference has no value (a log
+    probability that is NaN, the logarithm of a norm 0 of a record out of every window's reach). A U
+    has both ends above. Empty for fewer than three positions.
     """
 
     tables: ClassVar = (
@@ -211,11 +213,13 @@ def _norms(
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns of `Retrieval.ends`, out of at least three positions; empty for fewer."""
     rows: list[dict[str, object]] = []
-    table: Frame = frame.assign(log_sensitivity=np.log(frame["sensitivity_mean"]))
+    norms: Column = frame["sensitivity_mean"]
+    table: Frame = frame.assign(log_sensitivity=np.log(norms.where(norms > 0)))
     for quantity in ("log_probability", "log_sensitivity"):
         by_seed = table.pivot(index="seed", columns="position", values=quantity)
         for end, place in (("first", 0), ("last", -1)) if by_seed.shape[1] >= 3 else ():
-            differences = by_seed.iloc[:, place] - by_seed.iloc[:, 1:-1].mean(axis=1)
+            between = by_seed.iloc[:, 1:-1].mean(axis=1, skipna=False)
+            differences = by_seed.iloc[:, place] - between
             rows.append({"quantity": quantity, "end": end} | _compared(differences))
     names = ["quantity", "end", "seeds", "difference", "low", "high", "verdict"]
     return pd.DataFrame(rows, columns=names)
@@ -223,11 +227,13 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _compared(differences: Column) -> dict[str, object]:
     low, high, verdict = np.nan, np.nan, "too few seeds"
-    if len(differences) >= fewest_at(LEVEL):
+    if not np.isfinite(differences).all():
+        verdict = "not measured"
+    elif len(differences) >= fewest_at(LEVEL):
         samples = torch.tensor(differences.to_numpy(), dtype=torch.float64)
         ends = bootstrap_mean(samples, level=expanded(LEVEL, len(samples)))
         low, high = (float(end) for end in ends)
         verdict = "above" if low > 0 else "below" if high < 0 else "undecided"
-    mean = float(differences.mean())
+    mean = float(differences.mean(skipna=False))
     interval = {"low": low, "high": high, "verdict": verdict}
     return {"seeds": len(differences), "difference": mean, **interval}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -91,7 +91,8 @@ class Provenance:
     which no other has in whatever process, where words do not say what it does.
     `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits, and within
     what the same command agrees under others (`AGREES_WITHIN`); empty in files that were written
-    before it was noted.
+    before it was noted. `rows`: how many the result had when it was made, by its
+    class, where it holds tables beside them that were made of all.
     """
 
     model: Mapping[str, Any]
@@ -101,6 +102,7 @@ class Provenance:
     edits: tuple[str, ...] = ()
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     arithmetic: Mapping[str, object] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def collect(
@@ -131,10 +133,15 @@ class Provenance:
         """The one mitigation that all of it was measured under; None where there was none, or
         several.
         """
-        mitigation, status = (self.parameters.get(name) for name in ("mitigation", "status"))
+        mitigation = self.parameters.get("mitigation")
         if not isinstance(mitigation, str) or mitigation == NONE:
             return None
-        return f"{mitigation} ({status})" if status == "inactive" else mitigation
+        return f"{mitigation} (inactive)" if self.is_inactive else mitigation
+
+    @property
+    def is_inactive(self) -> bool:
+        """Whether its mitigation changed no text and no logit."""
+        return self.parameters.get("status") == "inactive"
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain, JSON-able values; NaN and infinity, which JSON has not, as texts."""
@@ -163,14 +170,32 @@ class Result:
         cls.__repr__ = Result.__repr__  # before `dataclass` writes one with every table in it
 
     def __post_init__(self) -> None:
-        """Refuse rows of several results in one table, which would be told as one curve."""
-        if self.key and self.frame.duplicated([*self.key]).any():
+        """Refuse rows of several results in one table, which would be told as one curve, and a part
+        of the rows beside what was made of all.
+        """
+        object.__setattr__(self, "frame", self.frame.reset_index(drop=True))
+        if self.frame.empty:
+            raise InputError(f"{type(self).__name__}: expected at least one row, found none")
+        if len(fields(self)) > len(fields(Result)):
+            name = type(self).__name__
+            count = self.provenance.rows.get(name, len(self.frame))
+            object.__setattr__(self, "provenance", replace(self.provenance, rows={name: count}))
+            if len(self.frame) != count:
+                raise InputError(
+                    f"{type(self).__name__}: expected the {count} rows that its other tables were "
+                    f"made of, found {len(self.frame)}: keep the result whole, and select rows of "
+                    "its `frame` for numbers of your own"
+                )
+        if (
+            self.key
+            and self.frame.duplicated([name for name in self.key if name in self.frame]).any()
+        ):
             raise InputError(
                 f"{type(self).__name__}: expected one row for each {', '.join(self.key)}, found "
                 "several: keep rows of several results apart"
             )
         for name in self.of_one:
-            if len(values := self.frame[name].unique()) > 1:
+            if name in self.frame and len(values := self.frame[name].unique()) > 1:
                 raise InputError(
                     f"{type(self).__name__}: expected rows of one {name}, found "
                     f"{', '.join(map(str, values))}: keep rows of several results apart"
@@ -276,7 +301,7 @@ def load_result(path: str | Path) -> Result:
     last bit.
 
     It is drawn (`.plot()`), compared (`ost.compare`) and saved like a new one. Tuples in
-    `provenance.parameters` are lists.
+    `provenance.parameters` are lists, and objects in a column are what Parquet makes of them.
 
     path: a .parquet or .json file; CSV has no place for where numbers come from. Nothing in the
     file is run: the class is found by its name among the results of ostools. Raises `InputError`
@@ -301,7 +326,8 @@ def load_result(path: str | Path) -> Result:
             frame = pd.read_parquet(source)
             document = {
                 "provenance": frame.attrs["ostools"],
-                "result": frame.attrs["ostools_result"],
+                # Parquet has every column whole, in the order that its rows have by now.
+                "result": {**frame.attrs["ostools_result"], "columns": {}},
             }
         else:
             document = json.loads(source.read_text("utf-8"))

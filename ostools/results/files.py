@@ -34,7 +34,7 @@ PICTURES = (".html", *FIXED)
 
 
 def encoded_fields(result: Any) -> Plain | None:
-    """The class, every field but `frame` and `provenance`, and what Parquet would change of the
+    """The class, every field but `frame` and `provenance`, and what JSON would change of the
     frame's columns; None where a field has no plain form.
     """
     names = [field.name for field in fields(result) if field.name not in ("frame", "provenance")]
@@ -55,8 +55,8 @@ def decoded_fields(stored: Stored, base: pd.DataFrame, build: Build) -> Plain:
 
 
 def _column_types(frame: pd.DataFrame) -> Plain:
-    """What the rows of a table do not say: the dtypes, and whole columns with values that JSON or
-    Parquet would change.
+    """What the rows of a table do not say: the dtypes, and whole columns with values that JSON
+    would change.
     """
     odd = {
         name: column

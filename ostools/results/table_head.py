@@ -67,8 +67,8 @@ class TableHead:
         if self.groups:
             table = self._grouped(table)
         if self.greatest:
-            order = table[self.greatest].abs().sort_values(ascending=False, kind="stable").index
-            table, title = table.reindex(order).head(_GREATEST), f"{title}, by {self.greatest}"
+            ordered = table.sort_values(self.greatest, ascending=False, kind="stable", key=abs)
+            table, title = ordered.head(_GREATEST), f"{title}, by {self.greatest}"
         if self.across:
             table = self._side_by_side(table)
         elif self.columns and not self.groups:

@@ -29,7 +29,7 @@ from ostools import mitigations, tasks
 from ostools.ground import TransformerBridge, full_hints
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
-from ostools.mitigations.registry import LOADED
+from ostools.mitigations.registry import LOADED, own_files
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.models.files.gguf_cache import file_hash
 
@@ -80,6 +80,11 @@ class Measurement:
     function: Callable[..., object]
     swept: Swept
     options: type[Options]
+
+    @property
+    def takes_lengths(self) -> bool:
+        """Whether one result has rows of several lengths."""
+        return "lengths" in inspect.signature(self.function).parameters
 
 
 def _measurement(record: MeasurementRecord, swept: Swept) -> Measurement:
@@ -205,7 +210,7 @@ def _package_files(kind: type) -> Iterator[Path]:
     for module in dict.fromkeys(base.__module__ for base in kind.__mro__):
         package = module.partition(".")[0]
         if module in LOADED:  # a file of the user's own
-            yield Path(module)
+            yield from map(Path, own_files(module))
         elif package not in {"ostools", *sys.stdlib_module_names}:
             home: Any = sys.modules[package]
             for root in map(Path, getattr(home, "__path__", [home.__file__])):
@@ -237,7 +242,7 @@ def checkpoint_hash(source: Checkpoint) -> str:
 _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
-_NUMBERS = 3
+_NUMBERS = 4
 """Raised by each change after which the same cell has other numbers, within one version."""
 
 

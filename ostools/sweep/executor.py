@@ -26,13 +26,13 @@ from ostools.ground import (
     in_words,
     tell,
 )
+from ostools.hooks.torch_state import enough_threads
 from ostools.measure.memory import bytes_of
 from ostools.measure.swept import TOO_SHORT, Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import arithmetic_named
-from ostools.models.precision.torch_state import enough_threads
 from ostools.models.shape import resolve_device
 from ostools.sweep.cells import (
     MEASUREMENTS,

@@ -6,7 +6,7 @@ a millisecond a file.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +16,11 @@ import pandas as pd
 import pyarrow as pa
 
 from ostools.ground import InputError, checked_arguments, checked_name, checked_path
-from ostools.measure.swept import the_one
+from ostools.measure.position import joined_readings
+from ostools.measure.prompts import parted
+from ostools.measure.swept import BY_LENGTH, TEXT_TASK, the_one
 from ostools.results import Frame, Provenance, Result
-from ostools.sweep.cells import MEASUREMENTS, KeyedCell
+from ostools.sweep.cells import MEASUREMENTS, KeyedCell, Measurement
 from ostools.sweep.store import MADE_BY, Store
 
 Value = TypeVar("Value")
@@ -28,6 +30,7 @@ CONDITION = ("model", "dtype", "mitigation", "seed", "options", *MADE_BY)
 """The columns in which the rows of one result over texts are alike."""
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 STATES = ("measured", "failed", "missing")
+_DIFFERENCE = "difference_at_probed_lengths"
 
 
 @dataclass(frozen=True)
@@ -132,33 +135,66 @@ def over_texts(directory: str | Path, measurement: str, **condition: str | int) 
     mean over texts with its interval. Of `collapse` it is one in which each text is a seed.
     Raises `InputError` where no rows are left, and rows of several conditions.
     """
-    read_texts = MEASUREMENTS[checked_name("measurement", measurement, MEASUREMENTS)].swept.of_texts
+    what = MEASUREMENTS[checked_name("measurement", measurement, MEASUREMENTS)]
     reading = read(directory)
-    rows = reading.rows(measurement)
+    rows = reading.tables.get(measurement, pd.DataFrame(columns=["task", PLACE]))
     # The answers of `evaluate` have a column `text` too, and are of no text of the sweep.
-    rows = rows[rows["text"].notna()] if "text" in rows and read_texts else rows.head(0)
+    rows = rows[rows["task"] == TEXT_TASK]
     for name, value in condition.items():
-        rows = rows[rows[checked_name("column", name, rows.columns)] == value]
-    if read_texts is None or not len(rows):
+        rows = rows[rows[checked_name("column", name, rows.columns.drop(PLACE))] == value]
+    if what.swept.of_texts is None or not len(rows):
         raise InputError(f"{directory}: expected {measurement} of texts, found no such rows")
-    for name in CONDITION:
+    for name in (*CONDITION, *["length"] * (not what.takes_lengths)):
         the_one(rows, name)
-    first = rows.iloc[0]
-    source = next(
-        cell.source
-        for cell in reading.cells
-        if cell.source
-        and all(first[name] == value for name, value in cell.keyed_cell.cell.columns.items())
-    )
-    return read_texts(rows, provenance_of(source))
+    return result_of(reading, what, rows)
 
 
-def provenance_of(source: Mapping[str, Any], **changes: object) -> Provenance:
-    """Return the provenance of stored rows, with other parameters where `changes` says so."""
-    names = ("model", "versions", "edits", "time", "arithmetic")
-    fields = {name: source[name] for name in names if name in source}
-    fields |= {"edits": tuple(source["edits"]), "parameters": {**source["parameters"], **changes}}
-    return Provenance(**fields, token_ids=None)
+def result_of(reading: SweepReading, what: Measurement, rows: Frame) -> Result:
+    """The result that some of the rows of a table of `reading` make, with the provenance of their
+    cells; that of several texts where they are of texts."""
+
+    def provenance(part: Frame) -> Provenance:
+        places = part[PLACE].unique()
+        sources = [source for place in places if (source := reading.cells[place].source)]
+        return provenance_of(sources, set(part["length"].astype(str)))
+
+    def result(part: Frame) -> Result:
+        of_measurement = part.drop(columns=PLACE).reset_index(drop=True)
+        return what.swept.read(of_measurement, provenance(part))
+
+    if what.swept.of_texts is None or rows["task"].iloc[0] != TEXT_TASK:
+        return result(rows)
+    results = [result(part) for _, part in rows.groupby("text", sort=False)]
+    return what.swept.of_texts(results, provenance(rows))
+
+
+def provenance_of(
+    sources: Sequence[Mapping[str, Any]], lengths: Collection[str] | None = None
+) -> Provenance:
+    """The provenance of the rows of these cells, or of some lengths of theirs: what all calls have
+    alike, where their prompts are read, and the most that passes of their own differ by."""
+    calls = [call for source in sources for call in _calls(source["parameters"], lengths)]
+    parameters, _ = parted(calls)
+    if all("read_at" in call for call in calls):
+        parameters["read_at"] = joined_readings([call["read_at"] for call in calls])
+    differences = [call.get(_DIFFERENCE, {}) for call in calls]
+    if most := pd.DataFrame(differences, dtype=float).max().to_dict():
+        parameters[_DIFFERENCE] = most
+    first = sources[0]
+    names = ("model", "versions", "time", "arithmetic")
+    fields = {name: first[name] for name in names if name in first}
+    return Provenance(**fields, edits=tuple(first["edits"]), parameters=parameters, token_ids=None)
+
+
+def _calls(
+    parameters: Mapping[str, Any], lengths: Collection[str] | None
+) -> list[Mapping[str, Any]]:
+    """The parameters of each call that a cell made."""
+    if BY_LENGTH not in parameters:
+        return [parameters]
+    shared = {name: value for name, value in parameters.items() if name != BY_LENGTH}
+    by_length = parameters[BY_LENGTH].items()
+    return [shared | values for length, values in by_length if lengths is None or length in lengths]
 
 
 def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> SweepReading:

@@ -15,6 +15,7 @@ from ostools.ground.memory import chunk
 from ostools.measure.jacobian import linearisation_run
 from ostools.measure.measurement import RECORDS
 from ostools.models.files.sources import locate
+from ostools.paper.claims.parts import PARTS
 from tests.cli.asking import assert_one_forecast, assert_refused
 from tests.sets import quick
 
@@ -81,6 +82,18 @@ def test_a_forecast_is_of_the_prompt_and_the_logit(run) -> None:
     )
     attribution = ("sensitivity", "attribution", *asked[3:], "--dry-run", "--max-memory", "1kB")
     assert_refused(run(*attribution), "GiB are allowed")
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_reproduction_is_forecast_of_parts_that_another_model_may_have_left(
+    run, tmp_path: Path
+) -> None:
+    asked = ("reproduce", "--figures", "5", "--out", "out")
+    new = _forecast(run, *asked)
+    (tmp_path / "out").mkdir()
+    for name in ("claims.csv", *[f"{name}.json" for name in PARTS]):
+        (tmp_path / "out" / name).write_text("{}")
+    assert _forecast(run, *asked) == new
 
 
 @pytest.mark.usefixtures("no_model")

@@ -7,10 +7,11 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.testclient import TestClient
+from tokenizers import normalizers
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
@@ -18,6 +19,7 @@ from ostools.explorer.app import Runs, Stopped, answer, application
 from ostools.explorer.views import COTANGENTS, VIEWS, ViewRequest
 from ostools.hooks import HookError
 from ostools.models import load_model
+from ostools.reporting.style.theme import display_token
 from tests.cli.asking import assert_refused
 
 PROMPT = "The 11"
@@ -248,6 +250,33 @@ def test_the_copied_code_gives_what_is_shown(
     request = ViewRequest.of({"view": view, "prompt": COPIED, **values}, embedded)
     assert json.loads(json.dumps(answer(request, scope["result"]))) == shown
     assert all(json.loads(chart["chart"]) for chart in shown["charts"])
+
+
+def test_active_edits_are_named_on_the_page_and_in_its_code() -> None:
+    """The lines load the model without them, so that they give other numbers."""
+    model = load_model("embedded", device="cpu")
+    page = TestClient(application(Runs(model), ""), base_url=HERE)
+    without = ask(page, "attention")
+    # Of a notebook that runs on; within a block of ours the page would wait for its end.
+    handle = model.blocks[1].register_forward_hook(lambda *it: it[2] * 2)
+    under = ask(page, "attention")
+    (edit,) = ost.hooks.active_edits(model)
+    handle.remove()
+    assert under["tokens"] != without["tokens"] == ask(page, "attention")["tokens"]
+    assert under["words"] == f"{without['words']}, under active edits"
+    (chart,), (chart_without,) = under["charts"], without["charts"]
+    assert chart["notes"] == [f"Active edits: {edit}.", *chart_without["notes"]]
+    comment = f"# Measured under edits, which these lines do not make: {edit}\n"
+    assert under["code"].replace(comment, "") == without["code"] != under["code"]
+
+
+def test_a_result_is_held_for_the_tokenizer_that_it_is_of() -> None:
+    model = load_model("embedded", device="cpu")
+    page = TestClient(application(Runs(model), ""), base_url=HERE)
+    for normalizer in (None, normalizers.Lowercase()):
+        cast(Any, model.tokenizer).backend_tokenizer.normalizer = normalizer
+        shown = [row["token"] for row in ask(page, "attention", "THE 11", chart=False)["tokens"]]
+        assert shown == [*map(display_token, ost.attention(model, "THE 11").tokens)]
 
 
 def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(

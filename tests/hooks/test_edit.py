@@ -204,6 +204,32 @@ def test_hooks_of_others_are_reported(model: TransformerBridge) -> None:
     assert len(numbers) == len(places) + len(directions)  # no two are taken for the same
 
 
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
+def test_a_hook_on_any_module_of_hugging_faces_model_is_reported(family: str) -> None:
+    """Also on those that the bridge does not wrap: the whole, its base model, GPT-2's dropout."""
+    model = tiny_model(family, fresh=True)
+    for part in model.original_model.modules():
+        handle = part.register_forward_pre_hook(lambda module, args: None)
+        assert [edit.kind for edit in hooks.active_edits(model)] == ["foreign"]
+        handle.remove()
+    assert hooks.active_edits(model) == ()
+
+
+def test_a_mean_is_that_of_the_models_own_arithmetic(model: TransformerBridge) -> None:
+    """Whatever the caller's program has set: the block's reference is read in the model's dtype."""
+
+    def words() -> list[str]:
+        with hooks.ablate_heads(model, [(1, 2)], method="mean", reference=REFERENCE):
+            model(REFERENCE)
+            return [str(edit) for edit in hooks.active_edits(model)]
+
+    expected = words()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert words() == expected
+    with torch.inference_mode():
+        assert words() == expected
+
+
 _OF_A_PROCESS = """
 from ostools import hooks
 from tests.checkpoints import tiny_model

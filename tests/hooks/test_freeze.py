@@ -77,7 +77,7 @@ def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
 
 
 def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
-    model = tiny_model("llama")
+    model = tiny_model("llama", fresh=True)
     norm = model.blocks[0].ln1.original_component
     norm.variance_epsilon, honest = 1.0, norm.variance_epsilon
     with hooks.frozen(model):

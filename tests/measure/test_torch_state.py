@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM
 
 import ostools as ost
-from ostools.models.precision.torch_state import default_torch_state
+from ostools.hooks.torch_state import default_torch_state
 from ostools.results import Result
 from tests.checkpoints import write_checkpoint
 from tests.reporting.every import EVERY, model, prompt

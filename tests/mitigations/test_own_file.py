@@ -4,6 +4,7 @@ wrong, and nowhere else.
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     monkeypatch.chdir(tmp_path)
+    LOADED.clear()
     yield path
     LOADED.clear()
 
@@ -82,6 +84,31 @@ def test_a_class_or_a_function_of_a_file_with_its_options(
     assert label(found) == named
     assert typed(label(found)).prompt("a") == found.prompt("a")
     assert set(LOADED.values()) == {hashlib.sha256(MINE.encode()).hexdigest()}
+
+
+def test_what_the_file_imports_is_named_and_refused_once_it_has_changed(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another module imports it, or a function; not what is installed."""
+    mine.write_text(
+        MINE.replace("from dataclasses", "import pandas\nimport words\nfrom dataclasses")
+    )
+    folder = mine.with_name("words")
+    folder.mkdir()
+    files = [mine.with_name("deep.py"), folder / "__init__.py"]
+    files[0].write_text("WORD = 'a'\n")
+    files[1].write_text("def word():\n    import deep\n    return deep.WORD\n")
+    mine.with_name("other.py").write_text("WORD = 'b'\n")
+    monkeypatch.syspath_prepend(mine.parent)
+    try:
+        typed("./mine.py:Plain")
+        assert {*LOADED} == {"./mine.py", *map(str, files)}
+        typed("./mine.py:Plain")
+        files[0].write_text("WORD = 'c'\n")
+        with pytest.raises(MitigationError, match=r"deep\.py has changed since it was imported"):
+            typed("./mine.py:Plain")
+    finally:
+        sys.modules.pop("words")
 
 
 def test_it_composes_with_named_ones_and_named_ones_stay_themselves(mine: Path) -> None:

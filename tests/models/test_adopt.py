@@ -190,22 +190,23 @@ def _in_eight_bits(weight: torch.Tensor) -> nn.Parameter:
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "hook": (
         lambda model: model.model.layers[0].register_forward_hook(lambda *_: None),
-        r"expected a model without hooks, .* found forward_hooks put into model\.layers\.0: remove it",
+        r"expected a model without hooks, found forward_hooks put into model\.layers\.0: remove it",
     ),
     "forward": (
-        lambda model: setattr(_mlp(model), "forward", lambda x: x), r"found forward put into model\.layers\.0\.mlp",
+        lambda model: setattr(_mlp(model), "forward", lambda x: x),
+        r"expected methods replaced = '', .* found 'model\.layers\.0\.mlp\.forward': ",
     ),
     "adapter": (
         lambda model: setattr(_mlp(model), "up_proj", Adapter(_mlp(model).up_proj)),
-        r"expected class = .*Linear.* in model\.layers\.0\.mlp\.up_proj, as its configuration says, found .*Adapter",
+        r"expected class in model\.layers\.0\.mlp\.up_proj = .*Linear.*, as its configuration says, found .*Adapter",
     ),
     "subclass": (
         lambda model: setattr(_mlp(model).up_proj, "__class__", Doubled),
-        r"expected class = .*Linear.* in model\.layers\.0\.mlp\.up_proj, .* found .*Doubled.*: merge adapters",
+        r"expected class in model\.layers\.0\.mlp\.up_proj = .*Linear.*, .* found .*Doubled.*: merge adapters",
     ),
     "scaling": (
         lambda model: setattr(model.model.layers[1].self_attn, "scaling", 0.3),
-        r"expected scaling = .* in model\.layers\.1\.self_attn, as its configuration says",
+        r"expected scaling in model\.layers\.1\.self_attn = .*, as its configuration says",
     ),
     "two dtypes": (
         lambda model: _mlp(model).half(),
@@ -218,7 +219,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "meta": (lambda model: model.to("meta"), r"expected a model with weights, found one on torch's meta device"),
     "more": (
         lambda model: setattr(model.model, "extra", nn.Linear(2, 2)),
-        r"expected class = None in model\.extra, as its configuration says, found .*Linear",
+        r"expected class in model\.extra = None, as its configuration says, found .*Linear",
     ),
     "bias beside": (
         lambda model: setattr(
@@ -228,11 +229,11 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "partial": (
         lambda model: setattr(_mlp(model), "forward", partial(lambda x: x)),
-        r"found forward put into model\.layers\.0\.mlp",
+        r"expected methods replaced = '', .* found 'model\.layers\.0\.mlp\.forward': ",
     ),
     "none": (
         lambda model: setattr(model.model.norm, "variance_epsilon", None),
-        "expected a model mine that computes",
+        r"expected variance_epsilon in model\.norm = 1e-06, .* found None",
     ),
     "function": (
         lambda model: setattr(_mlp(model), "act_fn", nn.SiLU()),

@@ -2,19 +2,24 @@
 
 import copy
 import ctypes
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.hooks import active_edits
 from ostools.models import describe, load_model, untrained_model, view_in
-from ostools.models.describe import made_once, shared_models
+from ostools.models.describe import NOT_COMPUTED_WITH, made_once, shared_models
 from ostools.models.precision.casting import view_rounded
 from tests.checkpoints import (
     TWO_FAMILIES,
@@ -98,13 +103,122 @@ def test_an_edited_model_has_a_new_hash(family: Family, edit: str) -> None:
         seen.add(found)
 
 
-def test_compatibility_mode_is_refused() -> None:
+def _doubled(mlp: Any) -> None:
+    mlp.forward = types.MethodType(lambda self, x: 2 * type(self).forward(self, x), mlp)
+
+
+CHANGED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "compatibility mode": (lambda it: it.enable_compatibility_mode(), "compatibility_mode = False"),
+    "processed": (lambda it: it.process_weights(), "weights processed = False"),
+    "attn_in": (lambda it: it.set_use_attn_in(True), "use_attn_in = False"),
+    "split": (lambda it: it.set_use_split_qkv_input(True), "use_split_qkv_input = False"),
+    "method": (
+        lambda it: _doubled(it.original_model.model.layers[1].mlp),
+        r"methods replaced = '', .* found 'model\.layers\.1\.mlp\.forward'",
+    ),
+    "module": (
+        lambda it: setattr(it.blocks[1].mlp.original_component, "act_fn", nn.ReLU().eval()),
+        r"class in model\.layers\.1\.mlp\.act_fn = .*, found .*ReLU",
+    ),
+    "norm": (
+        lambda it: setattr(it.ln_final, "_original_component", nn.LayerNorm(32).eval()),
+        r"class in model\.norm = .*RMSNorm.*, found .*LayerNorm",
+    ),
+    "layers cut": (
+        lambda it: delattr(it.original_model.model.layers, "1"),
+        r"class in model\.layers\.1 = .*, found None",
+    ),
+    "layers swapped": (
+        lambda it: setattr(
+            it.original_model.model, "layers", nn.ModuleList([*it.blocks][::-1]).eval()
+        ),
+        r"class in model\.layers\.0\.self_attn = ",
+    ),
+    "the pass": (
+        lambda it: setattr(it, "forward", lambda *_: None),
+        "methods of the bridge = '', .* found '.forward'",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_what_computes_otherwise_than_it_was_loaded_is_refused(change: str) -> None:
     model = tiny_model("llama", fresh=True)
-    model.enable_compatibility_mode()
-    with pytest.raises(
-        InputError, match="expected a raw TransformerBridge, found one in compatibility mode"
-    ):
+    changes, words = CHANGED[change]
+    describe(model)
+    changes(model)
+    for refuses in (describe, lambda it: view_in(it, torch.float64)):
+        with pytest.raises(InputError, match=f"^expected {words}"):
+            refuses(model)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gpt2", "mixtral"])
+def test_each_setting_of_a_module_that_changed_is_refused(family: Family) -> None:
+    """No weight and no configuration shows it: a scale of scores, an eps, how many experts."""
+    model = tiny_model(family, fresh=True)
+    described, count = describe(model), 0
+    for part in model.original_model.modules():
+        for name, value in [*vars(part).items()]:
+            if type(value) in (int, float) and name[0] != "_" and name not in NOT_COMPUTED_WITH:
+                setattr(part, name, value + 1)
+                with pytest.raises(InputError, match=rf"^expected {name} in .* = {value}, as the"):
+                    describe(model)
+                setattr(part, name, value)
+                count += 1
+    assert describe(model) == described
+    assert count > 50
+
+
+class Adapted(nn.Module):
+    """A matrix with an adapter of rank 1 around it, as people write it by hand."""
+
+    def __init__(self, matrix: nn.Linear) -> None:
+        super().__init__()
+        self.matrix, self.weight = matrix, matrix.weight
+        self.rows = nn.Parameter(torch.ones(matrix.weight.shape[0], 1), requires_grad=False)
+        self.columns = nn.Parameter(torch.ones(1, matrix.weight.shape[1]), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.matrix(x) + x @ (self.rows @ self.columns).T
+
+
+def test_what_is_seen_or_changes_no_number_is_not_refused(tmp_path: Path) -> None:
+    model: Any = load_model(write_checkpoint(tmp_path, "llama"), device="cpu")
+    described = describe(model)
+    model.set_use_attn_result(True)
+    model.set_use_hook_mlp_in(True)
+    model.requires_grad_(True).eval().to("cpu")
+    model.original_model.set_attn_implementation("sdpa")  # TransformerLens computes its own
+    model.run_with_cache(torch.arange(6, 12)[None])
+    model.original_model(torch.arange(6, 12)[None], output_attentions=True)
+    assert describe(model) == described
+    matrix = model.blocks[1].mlp.out
+    matrix._modules["_original_component"] = Adapted(matrix.original_component).eval()
+    assert describe(model).weight_hash != described.weight_hash
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_a_closed_block_with_another_attention_is_refused(
+    implementation: str, tmp_path: Path
+) -> None:
+    directory = write_checkpoint(tmp_path, "llama")
+    model: Any = load_model(directory, route="generic", dtype="bfloat16", device="cpu")
+    model.original_model.set_attn_implementation(implementation)
+    with pytest.raises(InputError, match="attention = 'ostools-float32-scores', as the model was"):
         describe(model)
+
+
+def test_a_bridge_that_no_loader_made_is_refused() -> None:
+    """Nothing of it was held against Hugging Face's model, nor is of a copy."""
+    loaded, module = tiny_model("llama"), make_model("llama")
+    own = build_bridge_from_module(module, "LlamaForCausalLM", hf_config=module.config)
+    for model in (copy.deepcopy(loaded), own.eval()):
+        for measure in (describe, lambda it: ost.sensitivity(it, ost.Prompt.from_ids(it, [4]))):
+            with pytest.raises(InputError, match="a TransformerBridge that was made or copied"):
+                measure(model)
+        with hooks.capture(model, "final_norm") as record:  # which asks for no loader
+            model(torch.arange(6, 12)[None])
+        assert record["final_norm"].shape[1] == 6
 
 
 def test_a_model_on_the_meta_device() -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 
 import ostools as ost
 from ostools.measure import AttentionVariation, Bounds, Collapse, Sensitivity
+from ostools.measure.collapse.verdicts import OVERFLOWS
 from ostools.paper.lemmas import ALL_HYPOTHESES
 from ostools.results import Provenance, Result
 
@@ -75,10 +76,10 @@ def figure_5(
     noise: float = 1e-3,
     lengths: Sequence[int] = range(1, 129),
     seeds: int = 5,
-    ends: dict[tuple[str, str], int | None] | None = None,
+    ends: dict[tuple[str, str], int | str | None] | None = None,
 ) -> Any:
     """The distance of each panel by length and seed, the same in both precisions; `noise` in
-    bfloat16; `ends`: collapse lengths by panel and dtype."""
+    bfloat16; `ends`: collapse lengths by panel and dtype, or "not finite"."""
     n, read = (
         np.array(lengths, dtype=float),
         {"site": "residual", "per": "head-chunk", "norm": "linf"},
@@ -116,13 +117,13 @@ def figure_5(
             "pair": "theorem",
             "seed": 0,
             "dtype": dtype,
-            "first": end,
-            "longest": max(lengths),
+            "first": None if end == OVERFLOWS else end,
+            "longest": None if end == OVERFLOWS else max(lengths),
         }
         for (panel, dtype), end in (ends or {}).items()
     ]
     columns = ["panel", "pair", "seed", "dtype", "first", "longest"]
-    collapsed = pd.DataFrame(rows, columns=columns).astype({"first": "Int64"})
+    collapsed = pd.DataFrame(rows, columns=columns).astype({"first": "Int64", "longest": "Int64"})
     return {
         "figure-5": {"figure": ost.paper.Figure5(pd.concat(frames), origin, collapsed, measured)}
     }
@@ -263,6 +264,6 @@ def studied(mitigation: str, about: str, verdict: str) -> Any:
     verdicts = pd.DataFrame([row | {about: verdict}])
     return {
         "remedies": {
-            "study": ost.measure.Study(NOTHING, Provenance.without_model(), NOTHING, verdicts)
+            "study": ost.measure.Study(verdicts, Provenance.without_model(), NOTHING, verdicts)
         }
     }

@@ -2,6 +2,7 @@
 left out unsaid.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,12 +116,21 @@ def test_figure_4_counts_what_its_axis_cannot_show() -> None:
     assert panels[0] == ["most often 100: 2 of 5", "1 beyond the axis, 1 without a number"]
     assert panels[1] == ["5 answers, none with a number", "0 beyond the axis, 5 without a number"]
     assert panels[2] == [
-        "most often 50 and 51 and 52: 1 of 5",
+        "5 answers, no number twice",
         "0 beyond the axis, 0 without a number",
     ]
     shown = {(row["series"], row["output"], row["shown"]) for row in rows_of(chart, "output")}
     right = {(name, n, 1) for name in ("right answers", "CoT few-shot") for n in range(50, 55)}
     assert shown == right | {("no CoT", 100, 2), ("no CoT", 102, 1)}
+
+
+def test_figure_4_tells_all_favourites_in_whatever_order_the_rows_are() -> None:
+    # The right answers are 50, 51, ...; 50 to 53 and 1000058 are answered twice each.
+    errors = [0, 0, 0, 0, -4, -4, -4, -4, 10**6, 10**6 - 1, 100]
+    figure = figure_4_of(Figure3(counted(none=errors), provenance(3)))
+    for frame in (figure.frame, figure.frame[::-1]):
+        told, *_ = dataclasses.replace(figure, frame=frame).findings()
+        assert told.count("most often 50 and 51 and 52 and 2 more as often: 2 of 11.") == len(TASKS)
 
 
 def test_figure_3_says_when_its_axis_is_not_the_papers() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.signal import lfilter
 
 from ostools.ground.arguments import parse_lengths
 from ostools.ground.errors import InputError
@@ -117,7 +118,8 @@ def paired(*counts: int) -> Verdict:
 
 def test_an_exact_test_of_pairs_by_the_binomial() -> None:
     sentence = (
-        "of 10 questions, 6 are right only once, and 0 are right only twice (p = 0.0312, exact)"
+        "of 10 questions, 6 are right only once, and 0 are right only twice (p = 0.0312, exact, "
+        "lengths taken as independent)"
     )
     assert paired(6, 0, 3, 1) == Verdict(AGREES, sentence)  # 2 / 2^6
     assert paired(0, 6, 0, 0).outcome == DISAGREES
@@ -132,6 +134,8 @@ def test_an_interval_over_seeds_decides_or_does_not() -> None:
     for samples in ([1.0, -1.0, 0.5], [1.0, 1.0], [np.nan, 1.0, 1.1, np.nan], []):
         with pytest.raises(UntestedError):
             above_zero(samples, "x")
+    left_out = above_zero([1.0, np.inf, 1.1, 0.9], "x").sentence
+    assert left_out.endswith("over 3 seeds (1 of 4 left out: no finite number)")
 
 
 # --- Every judge on planted data: what agrees, what does not, what cannot be tested
@@ -154,6 +158,17 @@ def wavy(curve: planted.Curve) -> planted.Curve:
     return lambda n, seed: curve(n, seed) * np.exp(0.02 * np.sin(1.7 * n + seed))
 
 
+def noisy(curve: planted.Curve, draw: int, size: float = 0.2, rho: float = 0.8) -> planted.Curve:
+    """A curve whose log has noise that neighbouring lengths share."""
+
+    def drawn(n: np.ndarray, seed: int) -> np.ndarray:
+        steps = np.random.default_rng([draw, seed]).normal(size=len(n)) * (1 - rho**2) ** 0.5
+        steps[0] /= (1 - rho**2) ** 0.5
+        return curve(n, seed) * np.exp(size * np.asarray(lfilter([1.0], [1.0, -rho], steps)))
+
+    return drawn
+
+
 def both(right: dict[str, float], **options: Any) -> Any:
     """A task is right up to a length, in panel (a)."""
     return planted.figure_2(lambda panel, task, n: n <= right[task], **options)
@@ -170,13 +185,47 @@ EARLY, LATE = (
     (lambda p, s: 10.0 ** (-p / 20) * (1 + 0.01 * s)),
     (lambda p, s: 10.0 ** (p / 20) * (1 + 0.01 * s)),
 )
+UNSURE = noisy(to_level(1.0, 0.1), 5, 0.1, 0.5)
+"""Its level is no likelier than none."""
 UNDER = {"a": power(1.0, 1e-3), "b": SEEDED, "c": power(1.0, 1e-3), "d": level(1.0)}
 OVER = {"a": level(1.0), "b": wavy(power(1.5, 0.1)), "c": level(1.0), "d": power(1.0, 1e-3)}
+
+
+def half_falls(task: str, n: int) -> int:
+    """The answers to two of four tasks come nearer with the length; those to the others do not."""
+    return 200 if task in ("sum-ones", "count-ones") else n + n * n % 7
+
+
+def opposed(n: np.ndarray, seed: int) -> np.ndarray:
+    """Two seeds of unlike slopes, whose mean is a power law."""
+    return n**-0.5 * (1 + (-1) ** seed * np.tanh(0.3 * np.log(n / 256)))
+
+
+def nearly(value: float) -> planted.Curve:
+    return lambda n, seed: np.full_like(n, value * (1 + 0.05 * seed))
+
+
+def gone_but_at_the_end(n: np.ndarray, seed: int) -> np.ndarray:
+    """Exactly 0 over the upper half of 256 lengths, but for the longest."""
+    return np.where(n > 128, np.where(n == 256, 0.02, 0.0), 1 / n)
+
+
+def mostly_gone(n: np.ndarray, seed: int) -> np.ndarray:
+    """Seven seeds fall, to exactly 0 from some length on; the others rise a little."""
+    return np.where(n > 200, 0.0, 1 / n) if seed < 7 else 0.01 * n ** (0.1 + 0.01 * seed)
 
 
 def mostly_above(n: np.ndarray, seed: int) -> np.ndarray:
     """Three times as large at two lengths of three, half as large at the third."""
     return np.where(n % 3 == 0, 0.5, 3.0)
+
+
+GONE = UNDER | {"a": gone_but_at_the_end, "b": nearly(0.01)}
+
+
+def hidden_from(low: Any, high: Any, panel: str = "a") -> dict[tuple[str, str], Any]:
+    """From which length on a panel is hidden in bfloat16 and float32."""
+    return {(panel, "bfloat16"): low, (panel, "float32"): high}
 
 
 CASES: list[tuple[str, str, Any]] = [
@@ -196,11 +245,15 @@ CASES: list[tuple[str, str, Any]] = [
     ("interleaving-helps", DISAGREES, panels({"a": 300, "b": 100, "c": 100})),
     ("interleaving-helps", UNTESTED, panels({"a": 0, "b": 300, "c": 0})),
     ("deteriorates-with-length", AGREES, planted.figure_3(lambda task, n: n + n // 10)),
-    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n * n % 7)),
+    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: 200)),
+    ("deteriorates-with-length", DISAGREES, planted.figure_3(half_falls)),
+    ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: n + n * n % 7)),
     ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: n)),
-    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n // 10, only=lambda task, n: n + n * n % 7)),
+    ("deteriorates-with-length", DISAGREES, planted.figure_3(lambda task, n: n + n // 10, only=lambda task, n: 200)),
+    ("deteriorates-with-length", UNTESTED, planted.figure_3(lambda task, n: n + n // 10, only=lambda task, n: n + n * n % 7)),
     ("persists-with-reasoning", AGREES, planted.figure_3(lambda task, n: n + n // 10, modes=REASONED)),
-    ("persists-with-reasoning", DISAGREES, planted.figure_3(lambda task, n: n + n * n % 7, modes=REASONED)),
+    ("persists-with-reasoning", DISAGREES, planted.figure_3(lambda task, n: 200, modes=REASONED)),
+    ("persists-with-reasoning", UNTESTED, planted.figure_3(lambda task, n: n + n * n % 7, modes=REASONED)),
     ("persists-with-reasoning", UNTESTED, planted.figure_3(lambda task, n: n + n // 10)),
     ("sum-predicts-100", AGREES, planted.figure_3(lambda task, n: 100)),
     ("sum-predicts-100", DISAGREES, planted.figure_3(lambda task, n: n)),
@@ -223,13 +276,18 @@ CASES: list[tuple[str, str, Any]] = [
     ("arbitrarily-close", DISAGREES, planted.figure_5(FALL | {"a": wavy(to_level(1.0, 2.0))})),
     ("arbitrarily-close", DISAGREES, planted.figure_5(FALL | {"a": wavy(level(1.0))})),
     ("arbitrarily-close", UNTESTED, planted.figure_5(FALL, lengths=range(1, 20))),
+    ("arbitrarily-close", UNTESTED, planted.figure_5(FALL | {"a": noisy(power(0.5), 0)}, lengths=range(16, 257, 30))),
+    ("arbitrarily-close", UNTESTED, planted.figure_5(FALL | {"a": UNSURE}, lengths=range(16, 257, 8))),
     ("near-precision-at-50", AGREES, planted.figure_5(UNDER, noise=4e-6)),  # five times the noise
     ("near-precision-at-50", DISAGREES, planted.figure_5(UNDER, noise=1e-6)),  # twenty times
     ("near-precision-at-50", UNTESTED, planted.figure_5(UNDER, lengths=range(1, 30))),
     ("varying-delays", AGREES, planted.figure_5(UNDER)),
     ("varying-delays", DISAGREES, planted.figure_5(OVER)),
     ("varying-delays", UNTESTED, planted.figure_5(UNDER, seeds=2)),
+    ("varying-delays", AGREES, planted.figure_5(GONE, lengths=range(8, 257, 8))),
+    ("varying-delays", UNTESTED, planted.figure_5(UNDER | {"a": level(0.0), "b": level(0.0)})),
     ("varied-trend-downward", AGREES, planted.figure_5(UNDER)),
+    ("varied-trend-downward", AGREES, planted.figure_5(UNDER | {"b": mostly_gone}, lengths=range(8, 257, 8), seeds=10)),
     ("varied-trend-downward", DISAGREES, planted.figure_5(UNDER | {"b": wavy(power(-1.0))})),
     ("varied-trend-downward", UNTESTED, planted.figure_5(UNDER | {"b": lambda n, seed: n ** (seed - 2.0)})),
     ("ones-collapse-in-copying", AGREES, planted.figure_5(UNDER)),
@@ -250,20 +308,28 @@ CASES: list[tuple[str, str, Any]] = [
     ("induction-on-layers", DISAGREES, planted.layered([level(0.0), power(1.0), level(1.0)])),
     ("induction-on-layers", DISAGREES, planted.layered([level(0.0), level(1.0), power(1.0)])),
     ("induction-on-layers", UNTESTED, planted.layered([level(0.0)])),
-    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): 20})),
-    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends={("a", "float32"): None, ("a", "bfloat16"): 20})),
-    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): 50})),
-    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends={("a", "float32"): 60, ("a", "bfloat16"): None})),
-    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends={("a", "float32"): None, ("a", "bfloat16"): 90})),
+    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends=hidden_from(20, 60))),
+    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends=hidden_from(20, None))),
+    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends=hidden_from(50, 60))),
+    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, ends=hidden_from(None, 60))),
+    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends=hidden_from(90, None))),
     ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends={("a", "bfloat16"): 9})),
+    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, lengths=range(32, 257), ends=hidden_from(32, 60))),
+    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, lengths=range(30, 257), ends=hidden_from(30, 60))),
+    ("sooner-in-low-precision", DISAGREES, planted.figure_5(FALL, lengths=range(32, 257), ends=hidden_from(60, 32))),
+    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends=hidden_from("not finite", 60))),
+    ("sooner-in-low-precision", UNTESTED, planted.figure_5(FALL, ends=hidden_from(20, "not finite"))),
+    ("sooner-in-low-precision", AGREES, planted.figure_5(FALL, ends=hidden_from("not finite", 60) | hidden_from(20, 60, "c"))),
     ("synthetic-converges", AGREES, planted.figure_8(wavy(power(0.5)))),
     ("synthetic-converges", DISAGREES, planted.figure_8(wavy(level(1.0)))),
     ("synthetic-converges", DISAGREES, planted.figure_8(wavy(to_level(1.0, 0.5)))),
     ("synthetic-converges", UNTESTED, planted.figure_8(wavy(power(0.5)), seeds=1)),
+    ("synthetic-converges", UNTESTED, planted.figure_8(opposed, seeds=2)),
     ("total-variation-decays", BY_CONSTRUCTION, planted.figure_9(wavy(power(1.0)))),
     ("total-variation-decays", DISAGREES, planted.figure_9(wavy(power(-0.5)))),
     ("total-variation-decays", DISAGREES, planted.figure_9(wavy(power(1.0)), bound=1e-9)),
     ("total-variation-decays", UNTESTED, planted.figure_9(wavy(power(1.0)), seeds=1)),
+    ("total-variation-decays", UNTESTED, planted.figure_9(lambda n, seed: n ** -(0.1 + seed), seeds=2)),
     ("theorem-5.1-bound", BY_CONSTRUCTION, planted.over_squashing([EARLY])),
     ("theorem-5.1-bound", DISAGREES, planted.over_squashing([EARLY], bound=0.9)),
     ("theorem-5.1-bound", UNTESTED, planted.over_squashing([])),
@@ -323,6 +389,13 @@ def test_a_planted_result_is_judged_as_the_rule_says(name: str, outcome: str, fo
     assert verdict.outcome == outcome, verdict.sentence
     assert verdict.sentence
     assert "nan" not in verdict.sentence.lower().replace("nant", "")
+
+
+@pytest.mark.parametrize("draw", range(5))
+def test_no_number_of_noisy_layers_that_fall_contradicts_that_all_do(draw: int) -> None:
+    layers = [noisy(power(1.0), 100 * draw + layer) for layer in range(30)]
+    verdict = BY_ID["own-weight-vanishes"].verdict(planted.attention([level(1.0)], layers), {})
+    assert verdict.outcome == UNTESTED, verdict.sentence
 
 
 @pytest.mark.parametrize(

@@ -107,3 +107,20 @@ def test_an_end_is_above_only_where_seeds_agree() -> None:
     few: Any = _ends(made((up + noise)[:5], np.exp(flat[:5])))
     assert set(few["verdict"]) == {"too few seeds"}
     assert all(map(math.isnan, few["low"]))
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_difference_without_a_value_is_not_measured(place: int) -> None:
+    """A norm of 0 (out of every window's reach) or no log probability (it thinks first), at an end
+    or between, in one seed: which ends have one, whatever the others say.
+    """
+    log_p, norms = np.full((8, 4), -1.0), np.full((8, 4), 2.0)
+    log_p[5, place], norms[5, place] = math.nan, 0.0
+    ends: Any = _ends(made(log_p, norms)).set_index("end")
+    of_place = {0: ["first"], 1: ["first", "last"], 3: ["last"]}[place]
+    unmeasured = ends[ends.index.isin(of_place)]
+    assert set(unmeasured["verdict"]) == {"not measured"}
+    assert unmeasured[["difference", "low", "high"]].isna().all(axis=None)
+    others = ends[~ends.index.isin(of_place)]
+    assert (others["verdict"] == "undecided").all()
+    assert (others["difference"] == 0).all()

@@ -14,11 +14,12 @@ import pandas as pd
 import pytest
 
 import ostools as ost
+from ostools.measure.position import read_at
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.sweep import results, run, sweep_of
-from ostools.sweep.cells import KeyedCell, sources
-from ostools.sweep.reading import read
+from ostools.sweep.cells import MEASUREMENTS, KeyedCell, sources
+from ostools.sweep.reading import read, result_of
 from ostools.sweep.store import Store, file_of
 
 SHORT = {"name": "evaluate", "max_new_tokens": 6}
@@ -67,6 +68,33 @@ def test_the_numbers_are_those_of_the_measurements_themselves(
             mine, theirs = (rows.sort_values(order, ignore_index=True) for rows in (mine, theirs))
             expected: Any = theirs[["length", *columns]]
             pd.testing.assert_frame_equal(mine, expected, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["sensitivity", "bounds", "token-homogenization"])
+def test_the_result_of_each_length_says_what_its_own_call_does(
+    name: str, written: Path, tmp_path: Path
+) -> None:
+    """And where the mitigation changed nothing there."""
+    model, function = ost.load_model(written), MEASUREMENTS[name].function
+    short, long = ost.tasks.questions("copy-last", lengths=[3, 9])
+    # It acts on the longer prompt alone, and there on the answer line that is begun.
+    window = len(read_at(model, ost.measure.render_prompt(model, long.task, 9)).ids) - 1
+    mitigation = f"sliding-window:window={window}"
+    how = asked(written, lengths=[3, 9], mitigations=mitigation, measurements=name)
+    assert run(sweep_of(how), tmp_path).failed == ()
+    reading = read(tmp_path)
+    for question, acting in ((short, None), (long, mitigation)):
+        rows = reading.tables[name].query(f"length == {question.length}")
+        result = result_of(reading, MEASUREMENTS[name], rows)
+        own: Any = function(model, question, mitigation=acting)
+        assert result.provenance.mitigation == (acting or f"{mitigation} (inactive)")
+        for parameter in ("read_at", "beliefs"):
+            ours, theirs = (
+                json.loads(json.dumps(where.parameters.get(parameter)))
+                for where in (result.provenance, own.provenance)
+            )
+            assert ours == theirs
+        assert result.findings()[1:] == own.findings()[1:]
 
 
 def test_a_seed_that_is_added_is_measured_and_labelled_as_itself(

@@ -18,6 +18,7 @@ from ostools.measure.swept import Cell
 from ostools.mitigations import Mitigation
 from ostools.sweep import Sweep, read_sweep, sweep_of
 from ostools.sweep.cells import MEASUREMENTS, keyed, measure, to_load
+from ostools.sweep.reading import provenance_of
 from ostools.sweep.sweep_file import cells_of
 from tests.checkpoints import refused, tiny_model
 
@@ -177,7 +178,9 @@ def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
         read_at(model, ost.measure.render_prompt(model, FORM, n), position or "answer")
         for n in (2, 3)
     ]  # pyright: ignore[reportArgumentType]
-    assert provenance.parameters["read_at"]["position"] == (position or "answer")
+    places = [[n, len(read.ids) - 1] for n, read in zip((2, 3), expected, strict=True)]
+    read_of: Any = provenance_of([vars(provenance)]).parameters["read_at"]
+    assert (read_of["position"], read_of["places"]) == (position or "answer", places)
     if name == "collapse":
         theirs = ost.collapse(
             model, FORM, lengths=[2, 3], dtypes=["float32"], position=position

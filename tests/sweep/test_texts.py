@@ -9,6 +9,7 @@ import pytest
 
 import ostools as ost
 from ostools.measure.swept import Text
+from ostools.mitigations.registry import LOADED
 from ostools.sweep import over_texts, results, run, sweep_of
 from ostools.sweep.cells import keyed
 from ostools.sweep.sweep_file import cells_of, read_texts
@@ -90,6 +91,24 @@ def test_the_profiles_of_texts_are_those_of_their_windows_alone(
     shares = binned(values / values.sum(1, keepdims=True), 4)
     np.testing.assert_allclose(mean["mean"], shares.mean(0))
     refused("expected rows of one mitigation, found 2", over_texts, tmp_path, "sensitivity")
+
+
+def test_each_text_says_what_its_own_call_does(written: Path, tmp_path: Path) -> None:
+    """Also where its cell has another length, and the sweep other options."""
+    options: Any = [{"method": "exact"}, {"method": "sketch", "linearisations": "full"}]
+    measurements = [{"name": "sensitivity", **one} for one in options]
+    assert swept(written, tmp_path, measurements, lengths=[9, 12]).failed == ()
+    model, asked = ost.load_model(written), results(tmp_path)["options"].unique()
+    for one, how in zip(asked, options, strict=True):
+        together: Any = over_texts(tmp_path, "sensitivity", length=9, options=one)
+        assert together.provenance.parameters["method"] == how["method"]
+        for seed, result in enumerate(together):
+            ids = result.frame.drop_duplicates("position")["token_id"].tolist()
+            own = ost.sensitivity(model, ost.Prompt.from_ids(model, ids), seed=seed, **how)
+            assert result.findings() == own.findings()
+    refused(
+        "expected rows of one length, found 2", over_texts, tmp_path, "sensitivity", options=one
+    )
 
 
 def test_the_pair_of_a_text_is_the_collapse_of_its_window_and_each_text_a_seed(
@@ -179,8 +198,9 @@ class Flat(Mitigation):
 def test_a_mitigation_of_a_file_of_ones_own_is_measured_where_it_was_typed(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And another one when the file changes."""
+    """And another one when the file changes, or one that it imports."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     Path("mine.py").write_text(MINE.format(factor=0.0))
     asked = {"models": str(written), "texts": texts(1), "lengths": 8, "measurements": "sensitivity"}
     sweep = sweep_of(asked, mitigations=["./mine.py:Flat"])
@@ -193,6 +213,12 @@ def test_a_mitigation_of_a_file_of_ones_own_is_measured_where_it_was_typed(
     Path("mine.py").write_text(MINE.format(factor=0.5))
     again = [keyed(cell, "a", "cpu").key for cell in cells_of(sweep)]
     assert (again[0] == keys[0], again[1] == keys[1]) == (True, False)
+    Path("mine.py").write_text(f"import own_helper\n{MINE.format(factor=0.5)}")
+    Path("own_helper.py").write_text("")
+    third = keyed(cells_of(sweep)[1], "a", "cpu").key
+    Path("own_helper.py").write_text("FACTOR = 1")
+    LOADED.clear()  # as in another process
+    assert len({keys[1], again[1], third, keyed(cells_of(sweep)[1], "a", "cpu").key}) == 4
     with pytest.raises(
         (ost.InputError, ost.mitigations.MitigationError), match="is code in a file"
     ):

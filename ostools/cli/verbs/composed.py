@@ -109,7 +109,9 @@ def report(
     if run is not None:
         if used := ["--model"] * (model is not None) + GLOBALS.of_a_loaded_model:
             raise InputError(f"--run measures nothing: leave out {' and '.join(used)}")
-        terminal.tell_written(reports.report(run=run, out=out, say=terminal.note, **options))
+        terminal.tell_written(
+            reports.report(run=run, out=out, quick=quick, say=terminal.note, **options)
+        )
         return
     checked_output(out, (".html",), option="--out")
     reports.checked_sections(sections)
@@ -164,13 +166,12 @@ def reproduce(
         _show_claims(write_reproduction(hosted, figures, out=out, say=terminal.note))
         return
     settings = Recipe() if recipe is None else read_recipe(recipe)
-    store = Parts(out)
-    store.require_ours()
+    Parts(out).require_ours()
 
     def memory(unloaded: Unloaded) -> int:
-        names = [part.name for part in parts_of(claims)]
-        missing = {n: settings.parts[n] for n in names if not store.record_of(n).exists()}
-        return reproduction_memory(unloaded, missing)
+        # Of parts that are stored too: whether they are of this model is known once it is loaded.
+        parts = {part.name: settings.parts[part.name] for part in parts_of(claims)}
+        return reproduction_memory(unloaded, parts)
 
     name, device = model or settings.model, GLOBALS.device or settings.device
     dtype = GLOBALS.load_dtype or settings.dtype

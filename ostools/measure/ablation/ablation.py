@@ -47,7 +47,7 @@ from ostools.measure.ablation.questions import (
 )
 from ostools.measure.first_order import agreement_table
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.contexts import full_precision, true_arithmetic
+from ostools.measure.passes.contexts import full_precision, require_no_freeze, true_arithmetic
 from ostools.measure.position import read_entry
 from ostools.measure.prompts import as_prompt
 from ostools.models import EncodingOptions, Prompt
@@ -76,8 +76,10 @@ class Ablation(Result):
     """
 
     tables: ClassVar = (TableHead("top", "quantity target value ablated effect predicted_effect"),)
+    key: ClassVar = ("task", "length", "seed", "prompt", "target", "measure", "quantity")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if "method" in self.frame and {*self.frame["method"]} != {"zero"}:
             raise of_earlier_version(self, "parts replaced by their mean")
         if "sensitivity" in {*self.frame["measure"]}:
@@ -167,10 +169,12 @@ def ablation(
     p of the right line too: an effect stands beside its derivative. That of `ost.evaluate` is in
     the model's own dtype. Raises `InputError`
     for unknown names and parts, a prompt longer than the context, a pair that rounding alone keeps
-    apart, and numbers that are not finite; `HookError` for parts that the model does not have.
+    apart, numbers that are not finite, and within `hooks.frozen`, whose derivative is another one;
+    `HookError` for parts that the model does not have.
     """
     parts = None if targets is None else checked_targets(what, targets)
     work = full_precision(model, "ablation")
+    require_no_freeze("ablation", work)
     names = _measure_names(what, measures, prompt is not None, logit)
     if prompt is None and task is not None and lengths is not None:
         form = tasks.task(task)

@@ -232,8 +232,8 @@ def cache_is_exact(model: TransformerBridge) -> bool:
 
 
 def how_read(model: TransformerBridge) -> dict[str, object]:
-    """Provenance entries: how prompts are batched and read under the edits that are active, and by
-    which attention.
+    """Provenance entries: how prompts are batched and read under the edits that are active, by
+    which attention, and the tokens that end an answer.
     """
     how = padding(model)
     return {
@@ -242,6 +242,7 @@ def how_read(model: TransformerBridge) -> dict[str, object]:
         "batch_tokens": chunk(TOKENS),
         "cache": cache_is_exact(model),
         "attention": "sdpa" if runs_own_attention(model) else attention_named(model),
+        "ends": sorted(end_ids(model)),
     }
 
 

@@ -54,7 +54,7 @@ class Evaluation(Result):
     """
 
     key: ClassVar = ("length", "seed")
-    of_one: ClassVar = ("task",)
+    of_one: ClassVar = ("task", "mitigation", "elicitation", "mode")
 
     @property
     def random(self) -> bool:

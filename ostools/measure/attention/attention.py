@@ -37,6 +37,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground import InputError, Position, TransformerBridge
+from ostools.hooks.torch_state import float32_products
 from ostools.measure.formulas.block import BlockTerms, forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -44,7 +45,6 @@ from ostools.measure.passes.contexts import captured_pass, full_precision
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.precision.torch_state import float32_products
 from ostools.results import Chart, Column, Frame, Provenance, Result, TableHead, frame_of
 from ostools.tasks import Question
 from ostools.theory.path_sum import chunks
@@ -71,20 +71,15 @@ class Attention(Result):
 
     tables: ClassVar = (TableHead(columns="layer head token position weight", greatest="weight"),)
 
+    key: ClassVar = ("layer", "head", "position")
+
     squares: Float[Tensor, "layer head bin_query bin_key"]
     bins: Bins
 
     @property
     def _rows(self) -> Frame:
-        """The table by layer, head and position. Raises `InputError` where it is not whole."""
-        keys, table = ["layer", "head", "position"], frame_of(self)
-        weights = math.prod(self.squares.shape[:2]) * self.bins[-1][1]
-        if (count := len(table[keys].drop_duplicates())) != weights or len(table) != weights:
-            raise InputError(
-                f"attention: expected each of {weights} weights once, found {len(table)} rows of "
-                f"{count}: take them from the whole result"
-            )
-        return table.sort_values(keys)
+        """The table by layer, head and position."""
+        return frame_of(self).sort_values([*self.key])
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -187,6 +182,7 @@ class AttentionBaselines(Result):
     """
 
     tables: ClassVar = (TableHead(columns="position token value", across="baseline"),)
+    key: ClassVar = ("baseline", "position")
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.tokens import attention_baselines_chart

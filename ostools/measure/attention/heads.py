@@ -6,7 +6,7 @@ Cost: one forward pass a prompt; patterns are read layer by layer and never kept
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -59,6 +59,8 @@ class HeadScores(Result):
     first token (`first_origin`), a sink there says nothing of the text. A short prompt leaves few
     keys to attend to: compare heads on prompts of one length.
     """
+
+    key: ClassVar = ("prompt", "layer", "head")
 
     @property
     def summary(self) -> pd.DataFrame:

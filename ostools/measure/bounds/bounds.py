@@ -1,7 +1,7 @@
 """Theorem 5.1 on a real model: what is certified, and what the paper prints.
 
 Purpose: one number a token that bounds how much of it is left in the last token, out of one forward
-pass and no gradient; or that has its shape, as far as a sketch of the derivative beside it agrees
+pass and no gradient; or that has its shape, as far as the derivative measured beside it agrees
 (`belief`). On Gemma 3 270M and SmolLM2 the bound is 10^74 to 10^94 too large
 (docs/findings/real-models.md): measure there. Cost beside the pass: n norms of d x d matrices a
 block for `local` (`mlp_norm="product"` spares them and is looser); `windowed(k)` is a diagnostic
@@ -28,6 +28,7 @@ from ostools.ground import (
     available_memory,
     tell,
 )
+from ostools.hooks.torch_state import float32_products
 from ostools.measure.bounds.variants import (
     LINEARISATION,
     NORM,
@@ -42,6 +43,7 @@ from ostools.measure.bounds.variants import (
 )
 from ostools.measure.first_order import Belief, belief
 from ostools.measure.formulas.block import forward
+from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.memory import blocks_bytes
@@ -51,7 +53,6 @@ from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
 from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earlier_version
 from ostools.tasks import Question
@@ -68,19 +69,25 @@ class Bounds(Result):
     Columns: position, token_id, token, origin, variant, kind (certified | paper), linearisation
     ("frozen": patterns and norm scales held, the theorem's assumptions), norm ("operator"), value,
     believed (whether a form that is no bound has the order
-    and the size of a sketch of that derivative, by the rules of `ostools.measure.first_order`;
-    missing of a certified bound, and where it could not be tested). `beliefs` has the numbers
-    behind it, one row a form: variant, believed, spearman, log10_off, words.
+    and the size of that derivative's norms, by the rules of `ostools.measure.first_order`;
+    missing of a certified bound, where it could not be tested, and where a sketch does not decide
+    it). `beliefs` has the numbers behind it, one row a form: variant, believed, spearman,
+    log10_off_lower, log10_off_upper, words.
     """
 
     tables: ClassVar = (
         TableHead("beliefs", "variant words"),
         TableHead(columns="position token value", across="variant kind linearisation norm"),
     )
+    key: ClassVar = ("variant", "linearisation", "norm", "position")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if "last" in self.frame and len(set(self.frame["last"])) > 1:
             raise of_earlier_version(self, "those of every position")
+        verdicts = self.provenance.parameters.get("beliefs", {}).values()
+        if any("log10_off" in verdict for verdict in verdicts):
+            raise of_earlier_version(self, "forms held against one end of a sketch's interval")
 
     @property
     def by_token(self) -> Frame:
@@ -93,7 +100,7 @@ class Bounds(Result):
         """Verdict on each form that is no bound: one row a variant."""
         verdict_by_variant = self.provenance.parameters.get("beliefs", {})
         table = [{"variant": name, **verdict} for name, verdict in verdict_by_variant.items()]
-        columns = ["variant", "believed", "spearman", "log10_off", "words"]
+        columns = ["variant", *Belief.__annotations__]
         return pd.DataFrame(table, columns=columns).astype({"believed": "boolean"})
 
     def chart(self) -> Chart:
@@ -139,16 +146,16 @@ def bounds(
             at a time, and is that norm itself from as many blocks as the model has on.
             `theorem-5.1`, `theorem-b5`, `proof`: the paper's forms, no bounds on a real model.
             `theorem-b5-literal`: equation 4 as printed (docs/fidelity.md). Beside the paper's forms
-            a sketch of the frozen derivative is measured: the column `believed` says whether order
-            and size agree with it.
+            the frozen derivative is measured, exactly up to d_model 256 and else by a sketch: the
+            column `believed` says whether order and size agree with it.
         mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`: "svd", the largest
             singular value, or "product" of weight norms, cheaper and larger.
         max_memory: bytes that the run may take beside the model; the default is what is free.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. It has to change the prompt
             or a logit, or it is refused. So are hooks that the formulas do not know.
-        believe: False measures no sketch, and `believed` is missing: for `compare`, which has norms
-            of its own to hold the forms against.
+        believe: False measures no derivative, and `believed` is missing: for `compare`, which has
+            norms of its own to hold the forms against.
         progress: called as progress(done, total), in blocks of the model.
 
     Raises `InputError` for a variant that does not describe the family (`ostools list models`), for
@@ -243,10 +250,10 @@ def _beliefs(
     values: Mapping[str, Float[Tensor, " pos"]],
     max_memory: int | None,
 ) -> dict[str, Belief]:
-    """Verdict on each variant that is no bound, beside a sketch of the frozen derivative.
+    """Verdict on each variant that is no bound, beside the frozen derivative.
 
-    `values`: of the last token, by variant. Active edits are respected. Where the sketch is refused
-    the form is untested, with the reason.
+    `values`: of the last token, by variant. Active edits are respected. Where the derivative is
+    refused the form is untested, with the reason.
     """
     forms = {
         name: variant_named(name) for name in values if variant_named(name).kind != "certified"
@@ -258,17 +265,18 @@ def _beliefs(
             model,
             tokens,
             linearisations=LINEARISATION,
-            method="sketch",
+            # Not "auto": a verdict would hang on the memory that is free.
+            method=choose_method(int(model.cfg.d_model), exact_fits=True)[0],
             cotangents=_COTANGENTS,
             max_memory=max_memory,
             progress=False,
         ).frame
     except InputError as error:
-        return dict.fromkeys(forms, Belief(None, math.nan, math.nan, f"not tested here: {error}"))
+        reason = f"not tested here: {error}"
+        return dict.fromkeys(forms, Belief(None, math.nan, math.nan, math.nan, reason))
     lower, upper = (frame[f"{NORM}_{end}"].to_numpy(float) for end in ("lower", "upper"))
-    # The order of operator norms is taken from the Frobenius norms: of an operator norm a sketch
-    # knows two limits.
-    order = frame["frobenius_norm"].to_numpy(float)
+    # Of a sketch, which knows two limits of an operator norm, the order is the Frobenius norms'.
+    order = frame[f"{NORM}_norm"].fillna(frame["frobenius_norm"]).to_numpy(float)
     return {
         name: belief(values[name].cpu().numpy(), order, lower, upper, scaled=form.scaled)
         for name, form in forms.items()

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack
 
+import pandas as pd
+
 from ostools.ground import (
     InputError,
     Lengths,
@@ -165,7 +167,7 @@ SWEPT = Swept(
     options={"bos": None, "layers": None, "chat": None, **READ_POSITION},
     casts=True,
     # Each text is a seed of its own: what is said of seeds is said over texts.
-    of_texts=lambda rows, provenance: from_rows(
-        rows.assign(seed=rows.groupby("text", sort=False).ngroup()).drop(columns="text"), provenance
+    of_texts=lambda results, provenance: from_rows(
+        pd.concat([result.frame.assign(seed=n) for n, result in enumerate(results)]), provenance
     ),
 )

@@ -68,6 +68,7 @@ class TokenHomogenization(Result):
             "rest_mean_cosine sink_rate"
         ),
     )
+    key: ClassVar = ("source", "prompt", "tokens", "layer")
 
     @classmethod
     def of(cls, rows: Frame, provenance: Provenance) -> "TokenHomogenization":

@@ -11,6 +11,7 @@ from ostools.measure.collapse.distances import COLUMNS, OF_GIVEN_WEIGHTS, REFERE
 from ostools.measure.collapse.verdicts import (
     MEASURED,
     ONE_CURVE,
+    OVERFLOWS,
     VECTOR,
     Curve,
     Per,
@@ -68,6 +69,15 @@ class Collapse(Result):
             title="curve_title",
         ),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        last, n_layers = self.frame["layer"].max(), self.provenance.model.get("n_layers")
+        if n_layers is not None and last < n_layers:
+            raise InputError(
+                f"Collapse: expected rows behind all {n_layers} blocks, found rows up to layer "
+                f"{last}: keep those of layer {n_layers}, which hold y and v^(L)"
+            )
 
     @property
     def reference(self) -> pd.DataFrame:
@@ -184,9 +194,11 @@ class Collapse(Result):
 
     def overflowing(self) -> dict[str, str]:
         """The dtypes that overflow on this model, of which nothing was measured, each with where it
-        does.
+        does; "" of one of a sweep's other cells.
         """
-        return dict(self.provenance.parameters.get("not_finite", {}))
+        frame, places = frame_of(self), self.provenance.parameters.get("not_finite", {})
+        dtypes = frame["dtype"][frame["status"] == OVERFLOWS].unique()
+        return {dtype: places.get(dtype, "") for dtype in dtypes}
 
     def measured(self) -> Frame:
         """`frame` without the rows of dtypes that overflow."""

@@ -154,6 +154,7 @@ class AttentionVariation(Result):
     """
 
     tables: ClassVar = (TableHead("over_heads"),)
+    key: ClassVar = ("task", "seed", "length", "layer", "head")
 
     def over_heads(self) -> Frame:
         table: Frame = self.frame

@@ -166,8 +166,7 @@ def faithfulness(
             f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is "
             "no order of one"
         )
-    with mitigations.running(model, acting):
-        target = _target(model, sources, logit, ids)
+    target = _target(model, sources, logit, ids, acting)
     work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with mitigated.acting(work):
@@ -199,15 +198,21 @@ def _target(
     sources: Sequence[ProfileSource],
     logit: str | int | Sequence[str | int] | None,
     ids: Sequence[int],
+    mitigation: Mitigation | None,
 ) -> tuple[int, ...]:
-    """The answer's token, or two. Raises `InputError` for an attribution of another."""
+    """The answer's token, or two; where none is given, the one that the model predicts under the
+    mitigation. Raises `InputError` for an attribution of another.
+    """
     attributed = [
         logit_ids(model, result.provenance.parameters["logit"])
         for result in sources
         if isinstance(result, Attribution)
     ]
+    if logit is None and attributed:
+        return attributed[0]
     if logit is None:
-        return attributed[0] if attributed else (predicted_token(model, torch.tensor(ids)),)
+        with mitigations.running(model, mitigation):
+            return (predicted_token(model, torch.tensor(ids)),)
     target = logit_ids(model, logit)
     if attributed and attributed[0] != target:
         raise InputError(

@@ -59,6 +59,7 @@ class LinearRange(Result):
     """
 
     tables: ClassVar = (TableHead(),)
+    key: ClassVar = ("position",)
 
     @property
     def spearman(self) -> float:

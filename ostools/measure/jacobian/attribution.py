@@ -13,7 +13,7 @@ of `sensitivity` of a logit.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 import torch
 from jaxtyping import Float
@@ -59,6 +59,8 @@ class Attribution(Result):
     not complete that of the tokens' parts alone), certificate (the gradient against finite
     differences) and, with experts, experts.
     """
+
+    key: ClassVar = ("part", "position")
 
     @property
     def of_tokens(self) -> Frame:

@@ -73,6 +73,7 @@ class Hops(Result):
     """
 
     tables: ClassVar = (TableHead("summary"),)
+    key: ClassVar = ("hops", "position")
 
     @property
     def in_reach(self) -> Frame:

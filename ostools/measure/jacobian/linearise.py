@@ -23,7 +23,6 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import (
-    OF_A_LEFT_HOOK,
     InputError,
     Linearisation,
     Progress,
@@ -36,6 +35,7 @@ from ostools.measure.passes.contexts import (
     full_precision,
     no_logits,
     noted_calls,
+    require_no_freeze,
     run_from,
     true_arithmetic,
 )
@@ -74,11 +74,7 @@ def differentiated(
         )
     work = full_precision(model, mitigated.what)
     with mitigated.acting(work), true_arithmetic(work):
-        if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
-            raise InputError(
-                f"{mitigated.what} decides by itself what is held constant; leave the block of "
-                f"hooks.frozen() first{OF_A_LEFT_HOOK}"
-            )
+        require_no_freeze(mitigated.what, work)
         yield work
 
 

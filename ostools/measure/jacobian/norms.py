@@ -10,6 +10,7 @@ time.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -94,7 +95,7 @@ _FIRST = 16
 _WORTH = 256
 
 
-def choose_method(d_model: int, *, exact_fits: bool) -> tuple[str, str]:
+def choose_method(d_model: int, *, exact_fits: bool) -> tuple[Literal["exact", "sketch"], str]:
     """A method, and why it is taken in words: exact up to d_model 256, where its rows cost at most
     four times those of a sketch of 64; else a sketch.
 

@@ -42,7 +42,6 @@ from ostools.measure.prompts import (
     PromptResults,
     by_token,
     join_results,
-    join_texts,
     layers_up_to,
     prompt_named,
 )
@@ -118,16 +117,6 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
     each; means over relative position."""
 
     results: tuple[Sensitivity, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rows, every = len(self.frame), sum(len(result.frame) for result in self.results)
-        if rows != every:
-            raise InputError(
-                f"Sensitivities: expected the {every} rows of its {len(self)} prompts, found "
-                f"{rows}: take one prompt's result by its number, result[0], or measure the "
-                "prompts that you want"
-            )
 
     @classmethod
     def _profiles(cls, result: Sensitivity) -> Frame:
@@ -300,7 +289,7 @@ def sensitivity(
             results.append(Sensitivity(frame, where))
     if is_one:
         return results[0]
-    return Sensitivities(*join_results(results, ("runs", "read_at", "next_tokens")))
+    return Sensitivities(*join_results(results))
 
 
 @measurement()
@@ -359,5 +348,5 @@ SWEPT = Swept(
     },
     check=_require_options_that_are_used,
     draws=lambda options: None if options.method == "exact" else "by seed",
-    of_texts=lambda rows, provenance: Sensitivities(*join_texts(rows, provenance, Sensitivity)),
+    of_texts=lambda results, _: Sensitivities(*join_results(results)),
 )

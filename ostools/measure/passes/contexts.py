@@ -15,9 +15,9 @@ from ostools.hooks import Record
 from ostools.hooks.capture import Reducer
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import is_closed
+from ostools.hooks.torch_state import float32_products
 from ostools.models.families import family_of
 from ostools.models.precision.casting import edited_view
-from ostools.models.precision.torch_state import float32_products
 
 PATTERN_EDITS = frozenset(
     {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
@@ -62,6 +62,15 @@ def require_no_edits(
         raise InputError(
             f"{caller}: expected a model without edits, found {edits[0].kind!r} at "
             f"{edits[0].where}: {reason}; leave its block{OF_A_LEFT_HOOK}"
+        )
+
+
+def require_no_freeze(what: str, model: TransformerBridge) -> None:
+    """Refuse the block of a freeze, whose derivative is another network's."""
+    if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
+        raise InputError(
+            f"{what} decides by itself what is held constant; leave the block of "
+            f"hooks.frozen() first{OF_A_LEFT_HOOK}"
         )
 
 

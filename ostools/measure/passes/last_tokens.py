@@ -24,11 +24,11 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import TransformerBridge, chunk
+from ostools.hooks.torch_state import float32_products
 from ostools.measure.passes.batches import TOKENS, Batching, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.passes.output import logit_scale, soft_cap
 from ostools.mitigations.passes import own_windows
-from ostools.models.precision.torch_state import float32_products
 
 GROUP = 192
 """Nodes of one group of branches: few enough that they do not see much of each other in vain."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ostools.ground import InputError, TransformerBridge, original_model, short_repr
 from ostools.hooks.sites import is_closed
-from ostools.measure.passes.contexts import require_no_edits
+from ostools.measure.passes.contexts import require_no_edits, true_arithmetic
 from ostools.models import Prompt
 from ostools.models.shape import soft_cap_of
 from ostools.models.tokens import one_token, token_text
@@ -152,7 +152,7 @@ def require_beginning(model: TransformerBridge, prompt: Prompt, end: int) -> Non
     reason = "it may read later tokens: give the beginning of the prompt itself"
     require_no_edits("beginning of a prompt", model, reason, but=_OF_A_QUERY)
     ids = prompt.ids[None].to(next(model.parameters()).device)
-    with torch.no_grad():
+    with torch.no_grad(), true_arithmetic(model):
         whole_logits, part = model(ids)[0, end - 1], model(ids[:, :end], logits_to_keep=1)[0, -1]
     error = float((whole_logits - part).abs().max() / whole_logits.abs().max())
     if not error <= _ROUNDING[whole_logits.dtype]:

@@ -19,7 +19,7 @@ order).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Unpack
+from typing import ClassVar, Literal, Unpack
 
 import pandas as pd
 import torch
@@ -78,6 +78,8 @@ class Patching(Result):
     patched, effect (patched minus the run that was patched), share (of the gap to the other run: 0
     nothing, 1 all of it), predicted_effect (first order; NaN where it was not asked for).
     """
+
+    key: ClassVar = ("direction", "part", "answer", "against", "quantity")
 
     @property
     def of_logits(self) -> Frame:
@@ -173,7 +175,8 @@ def patch(
         query_positions: of edges, the positions that look; None: the last one.
         logit: the answer's token, or two for the difference of their logits: the clean answer and
             the corrupt one. None: the first tokens of the two questions' right answers; of texts,
-            the tokens that the model ranks first.
+            and of questions at another `position` than "answer", the tokens that the model ranks
+            first.
         first_order: whether each effect is predicted by one gradient too.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. Both prompts stand under

@@ -196,6 +196,7 @@ def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) ->
     tokenizer: Any = prepared.tokenizer
     effect_status, rows = EffectStatus(probe_task.model, probe_task.mitigation), []
     for prompt, answer in zip(prompts, answer_list, strict=True):
+        ids = (*prompt.ids, *answer.ids[:-1])
         prefix_text = decoded(tokenizer, prompt.ids[-prompt.line :]) if prompt.line else ""
         verdict = judge(prompt.task_prompt, replace(answer, text=prefix_text + answer.text))
         rows.append(
@@ -207,7 +208,7 @@ def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) ->
                 "answer": answer.text,
                 "correct": verdict.correct,
                 "first_token_right": answer.ids[0] == prompt.token,
-                "status": effect_status.status(prompt.task_prompt, prepared)[0],
+                "status": effect_status.status(prompt.task_prompt, ids, prepared)[0],
             }
         )
     return pd.DataFrame(rows)

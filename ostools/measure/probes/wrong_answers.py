@@ -14,6 +14,10 @@ probe may read one of them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.lib.stride_tricks import sliding_window_view
+
 from ostools.ground import InputError
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.collapse.result import Collapse
@@ -24,6 +28,9 @@ NONE_WRONG = "no answer is wrong"
 WRONG_APART = "wrong where the last token still tells n from n + 1"
 HIDDEN = "wrong where the last token no longer tells n from n + 1"
 UNTOLD = "cannot be told"
+_PLACES = 20
+"""At one place of so many hidden pairs may fit wrong answers by chance: a level of 0.05."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,12 @@ def explain_errors(
             controls; None: not tried.
 
     A verdict needs more than half of the lengths with a wrong answer on its side, with the whole
-    95% interval (Wilson): all of four, 7 of 8. "No longer tells" needs as well that the right
-    answers do not fall on hidden pairs too, at as large a share of their lengths, and that no probe
-    reads the count there. Raises `InputError` where no length has both answers and a distance.
+    95% interval (Wilson): all of four, 7 of 8. "No longer tells" needs as well that no probe reads
+    the count there, and that chance does not do as well: moved along the lengths, the pattern of
+    hidden pairs fits the wrong answers as well at one of 20 places at most, its own among them
+    (`_places`). So it needs lengths with and without a hidden pair: 21 where the pairs are hidden
+    from one length on, 12 where hidden ones come and go. Raises `InputError` where no length has
+    both answers and a distance.
     """
     lengths = [
         n for n in sorted({*right, *wrong} & set(hidden)) if right.get(n, 0) + wrong.get(n, 0)
@@ -140,26 +150,53 @@ def explain_errors(
         raise InputError(
             "explain_errors: expected lengths with answers and with a distance, found none"
         )
-    with_errors = [n for n in lengths if wrong.get(n, 0)]
-    if not with_errors:
+    shares = np.array([wrong.get(n, 0) / (right.get(n, 0) + wrong.get(n, 0)) for n in lengths])
+    touched = np.array([hidden[n] or hidden.get(n - 1, False) for n in lengths])
+    with_errors = touched[shares > 0]
+    if not len(with_errors):
         return ErrorVerdict(NONE_WRONG, 0, 0)
-    among = sum(hidden[n] or hidden.get(n - 1, False) for n in with_errors)
+    among = int(with_errors.sum())
     told_apart = len(with_errors) - among
     low, high = wilson(told_apart, len(with_errors))
     if low > 0.5:
         return ErrorVerdict(WRONG_APART, told_apart, among)
-    with_right = [hidden[n] for n in lengths if right.get(n, 0)] or [False]
-    as_often = sum(with_right) / len(with_right) >= among / len(with_errors)
-    reason = _why_untold(high, probe_reads, as_often)
+    reason = _why_untold(high, probe_reads, *_places(shares, touched))
     return ErrorVerdict(UNTOLD if reason else HIDDEN, told_apart, among, reason)
 
 
-def _why_untold(most_told_apart: float, probe_reads: bool | None, as_often: bool) -> str:
-    """Why errors where pairs are hidden are no evidence; empty where they are. `as_often`: whether
-    right answers fall on hidden pairs as often as wrong ones.
+def _places(
+    shares: Float[np.ndarray, " length"], touched: Bool[np.ndarray, " length"]
+) -> tuple[int, int]:
+    """At how many places along the lengths the pattern of hidden pairs correlates with the shares
+    of wrong answers as well as at its own, and how many places there are, its own among them.
+
+    Moved, the pattern repeats what stands at its end. A place at which every length or none would
+    be hidden does not count. It is not Fisher's exact test of the lengths: that takes them as
+    independent, but errors come in runs, and they and hidden pairs increase with the length.
+    """
+    length_count = len(touched)
+    if touched.all() or not touched.any():
+        return 0, 0
+    patterns = sliding_window_view(np.pad(touched, length_count - 1, mode="edge"), length_count)
+    patterns = np.stack([touched, *patterns[patterns.any(1) & ~patterns.all(1)]])
+    fits = (patterns - patterns.mean(1, keepdims=True)) @ shares / patterns.std(1)
+    as_well = fits[1:] >= fits[0] - _ROUNDING
+    return int(as_well.sum()), len(as_well)
+
+
+def _why_untold(most_told_apart: float, probe_reads: bool | None, as_well: int, places: int) -> str:
+    """Why errors where pairs are hidden are no evidence; empty where they are. `as_well`, `places`:
+    of `_places`.
     """
     if most_told_apart >= 0.5:
         return "errors fall on both kinds of pairs, or on few lengths"
     if probe_reads:
         return "the pairs are below the noise, and a probe still reads the count there"
-    return "right answers fall on hidden pairs as often" if as_often else ""
+    if places < _PLACES:
+        return "too few lengths with a hidden pair, or without, to tell it from chance"
+    if _PLACES * as_well > places:
+        return (
+            "moved along the lengths, the hidden pairs fit the wrong answers as well at "
+            f"{as_well} of {places} places"
+        )
+    return ""

@@ -41,7 +41,8 @@ class Comparison(Result):
     variant's constant is unknown), spearman (rank correlation with the measured profile, of an
     estimate its Frobenius norms; NA where a profile is flat), believed and words (of a form that is
     no bound: whether its order and size are right on this prompt, by the rules of
-    `measure.first_order`, and the verdict in words; NA and "" for a certified bound).
+    `measure.first_order`, and the verdict in words; NA where an estimate does not decide; NA and ""
+    for a certified bound).
 
     `holds` is True where the variant is nowhere below the measured norm, False where it is below
     somewhere. Beside a sketch or an estimate: True where it is nowhere below the interval's upper
@@ -56,6 +57,9 @@ class Comparison(Result):
         super().__post_init__()
         if "tokens" not in self.summary:
             raise of_earlier_version(self, "looseness over tokens out of reach too")
+        estimated = self.summary.loc[self.summary["method"] != "exact", "words"]
+        if estimated.str.contains(r"size off by (?!at |more)").any():
+            raise of_earlier_version(self, "forms held against one end of an interval")
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.tokens import comparison_chart

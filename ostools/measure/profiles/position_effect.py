@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -77,6 +77,8 @@ class PositionEffect(Result):
     text_position (where the token stands in the passage as it was written, or shuffled), token_id,
     token, kind ("measured" or "estimated"), norm (Frobenius norm of d y / d v_i^(0)).
     """
+
+    key: ClassVar = ("source", "passage", "rotation", "position")
 
     @property
     def contrasts(self) -> Frame:

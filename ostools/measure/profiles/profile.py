@@ -13,7 +13,14 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from ostools.ground import InputError, checked_name, known_norm, short_repr, whole_number
+from ostools.ground import (
+    LINEARISATIONS,
+    InputError,
+    checked_name,
+    known_norm,
+    short_repr,
+    whole_number,
+)
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
@@ -52,7 +59,9 @@ class Profile(Result):
     """
 
     tables: ClassVar = (
-        TableHead("top", "position token origin value share share_without_sink over_frozen"),
+        TableHead(
+            "top", "linearisation position token origin value share share_without_sink over_frozen"
+        ),
         TableHead("summary", "linearisation sink_share last_share text_share effective_tokens"),
         TableHead(
             "shapes", "linearisation kept verdict start middle end start_contrast end_contrast"
@@ -63,11 +72,11 @@ class Profile(Result):
     shapes: pd.DataFrame
 
     def top(self, k: int = 10, *, linearisation: str | None = None) -> pd.DataFrame:
-        """The k tokens with the largest shares, largest first; of the first linearisation if none
-        is named.
+        """The k tokens with the largest shares, largest first; if no linearisation is named, of
+        "full", or where it was not measured of the next in `ground.LINEARISATIONS`.
         """
         k = whole_number("k", k, 1)
-        names = list(dict.fromkeys(self.frame["linearisation"]))
+        names = sorted(set(self.frame["linearisation"]), key=LINEARISATIONS.index)
         name = checked_name("linearisation", linearisation or names[0], names)
         rows: Frame = self.frame[self.frame["linearisation"] == name]
         return rows.sort_values("rank").head(k).reset_index(drop=True)

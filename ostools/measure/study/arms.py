@@ -85,7 +85,9 @@ class Arm:
             if {"collapse", "sensitivity"} & set(self.measures)
         }
         self.acted = EffectStatus(self.model, self.mitigation)
-        self.acted.status(self.questions[keys[-1]])
+        last = self.questions[keys[-1]]
+        ids = self.read[keys[-1]].ids if self.read else last.prompt.ids.tolist()
+        self.acted.status(last, ids)
 
     @property
     def described(self) -> dict[str, Any]:
@@ -194,12 +196,12 @@ class Arm:
         if changes_pass(self.mitigation):
             copy = Precision.of_name(dtype).prepared(self.model)
         needed = {(n + more, seed) for n, seed in self.questions for more in (0, 1)}
-        statuses = {
-            (n, seed): self.acted.status(
-                self.questions.get((n, seed)) or self.render(n, seed=seed), copy
+        statuses = {}
+        for n, seed in sorted(needed):
+            read = self.read.get((n, seed)) or read_at(
+                self.model, self.render(n, seed=seed), self.position
             )
-            for n, seed in sorted(needed)
-        }
+            statuses[n, seed] = self.acted.status(read.task_prompt, read.ids, copy)
         return {
             (n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed])
             for n, seed in self.questions
@@ -214,7 +216,8 @@ class Arm:
         the greatest value.
         """
         task_prompt, value, rounding = self.questions[n, seed], math.nan, 0.0
-        status, reason = self.acted.status(task_prompt, self.work)
+        read = self.read[n, seed]
+        status, reason = self.acted.status(task_prompt, read.ids, self.work)
         # By the size of the model alone.
         exact = choose_method(int(self.work.cfg.d_model), exact_fits=True)[0] == "exact"
         kind, norm = ("measured", "operator_norm") if exact else ("estimated", "frobenius_norm")
@@ -222,7 +225,7 @@ class Arm:
         if status == ACTIVE:
             try:
                 positions = list(carrier_positions(self.model, task_prompt))
-                prompt = self.read[n, seed].prompt(self.model)
+                prompt = read.prompt(self.model)
                 with running(self.work, self.mitigation):
                     rows = frame_of(sensitivity(self.work, prompt, linearisations="full", **how))
                 value, rounding = mean_at(rows, norm, positions)

@@ -7,7 +7,6 @@ holds, out of the weights that the user's own model holds: no second copy of the
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import FunctionType
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +25,11 @@ from ostools.ground import (
 from ostools.hooks import FormatError
 from ostools.hooks.register import remove_observers
 from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored
+from ostools.hooks.torch_state import default_torch_state
 from ostools.models.describe import metadata_of, named_weights, remember, require_as_loaded
 from ostools.models.families import family_of
 from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast, dense
 from ostools.models.precision.scores import check_arithmetic, put_scores
-from ostools.models.precision.torch_state import default_torch_state
 
 Reader = Callable[..., Tensor]
 Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
@@ -138,7 +137,6 @@ def _view(
     and what it reads; None: a cast. Hooks stand at the same hook points.
     """
     require_as_loaded(model)
-    _refuse_patched(model)
     family = family_of(model)
     if family is not None:
         check_arithmetic(family, eager)
@@ -195,23 +193,6 @@ def _refuse_hooked(model: TransformerBridge) -> None:
             "expected a model without hooks to read in another dtype, found one at "
             f"{hook_places[0]}: leave its with-block first, and open it again on the view"
             f"{OF_A_LEFT_HOOK}"
-        )
-
-
-def _refuse_patched(model: TransformerBridge) -> None:
-    """A function in the place of a module's `forward` holds that module: its copy would compute
-    with the original's weights.
-    """
-    patched = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(vars(module).get("forward"), FunctionType)
-    ]
-    if patched:
-        raise InputError(
-            "expected modules with a forward of their own to read in another dtype, found a "
-            f"function in its place at {patched[0].replace('._original_component', '')}: load the "
-            "model with ostools.load_model, which takes it out"
         )
 
 

@@ -104,7 +104,7 @@ def put_scores(model: TransformerBridge, eager: bool) -> None:
     for attention in _attentions(model):
         if not isinstance(attention, Float32Scores):
             put_before(attention)
-        attention.eager = eager
+        attention.eager, attention.delegates = eager, False
 
 
 @contextmanager

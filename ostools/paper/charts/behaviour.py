@@ -250,11 +250,14 @@ def figure_4_findings(result: Figure4) -> list[str]:
 
 
 def _favourite(rows: Frame) -> str:
-    """The most frequent answer of all that came; the smallest of several."""
+    """The most frequent answer of all that came; of several the smallest three, and how many."""
     numbers = rows[rows["output"].notna()]
-    most = int(numbers["answers"].max()) if len(numbers) else 0
+    most, came = int(numbers["answers"].max()) if len(numbers) else 0, rows["answers"].sum()
     if not most:
-        return f"{rows['answers'].sum()} answers, none with a number"
-    favourites = numbers.loc[numbers["answers"] == most, "output"].head(3)
-    words = " and ".join(number(float(output)) for output in favourites)
-    return f"most often {words}: {most} of {rows['answers'].sum()}"
+        return f"{came} answers, none with a number"
+    favourites = sorted(numbers.loc[numbers["answers"] == most, "output"])
+    if most == 1 < len(favourites):
+        return f"{came} answers, no number twice"
+    words = " and ".join(f"{output:,}" for output in favourites[:3])
+    words += f" and {len(favourites) - 3} more as often" * (len(favourites) > 3)
+    return f"most often {words}: {most} of {came}"

@@ -10,6 +10,7 @@ import pandas as pd
 from ostools.ground import number
 from ostools.paper.behaviour import PANELS
 from ostools.paper.claims.claim import (
+    INDEPENDENT,
     LEVEL,
     UNDECIDED,
     PaperClaim,
@@ -28,9 +29,9 @@ _counting = partial(PaperClaim, needs=("figure-3",), figures=(3, 6))
 QUESTION = ["length", "seed"]
 _DIGITS = ("with the first digit", "with the last digit")
 _TESTED = (
-    f"The test is McNemar's exact test over the lengths, at {LEVEL:.0%}. There is no verdict if it "
-    "does not reach that level, if all questions are right in both ways, if all are wrong in "
-    "both, or if fewer than six are right in one way only."
+    f"The test is McNemar's exact test over the lengths, at {LEVEL:.0%}, {INDEPENDENT}. There is "
+    "no verdict if it does not reach that level, if all questions are right in both ways, if all "
+    "are wrong in both, or if fewer than six are right in one way only."
 )
 HUNDRED = 100
 NEAR = range(90, 111)
@@ -40,10 +41,10 @@ FEWEST_READ, FEWEST_LENGTHS, FEWEST_ANSWERS = 8, 5, 20
 number for a favourite.
 """
 _CURVES = (
-    f"the absolute error rises with the length (Kendall's tau, {LEVEL:.0%}). A curve is left out "
+    f"the absolute error rises with the length (Kendall's tau, {LEVEL:.0%}, {INDEPENDENT}). Does "
+    "not agree if in half of them or more it falls. Else there is no verdict. A curve is left out "
     f"if it has fewer than {FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} "
-    "lengths with one, or if all its numbers are right. There is no verdict if every curve is "
-    "left out."
+    "lengths with one, or if all its numbers are right."
 )
 
 
@@ -118,10 +119,16 @@ def _errors_rise(every: Frame) -> Verdict:
         if _is_a_curve(read) and read["error"].any()
     }
     require_data(trends, "no curve has numbers enough, and a wrong one among them")
-    rising = [name for name, (tau, p) in trends.items() if tau > 0 and p < LEVEL]
+    rising, falling = (
+        sum(sign * tau > 0 and p < LEVEL for tau, p in trends.values()) for sign in (1, -1)
+    )
     taus = "; ".join(f"{name}: tau {number(tau)}" for name, (tau, _) in trends.items())
-    sentence = f"the error rises with length in {len(rising)} of {len(trends)} curves ({taus})"
-    return decide(2 * len(rising) > len(trends), sentence)
+    sentence = (
+        f"the error rises with length in {rising} of {len(trends)} curves, and falls in {falling} "
+        f"({taus}; {INDEPENDENT})"
+    )
+    agrees = 2 * rising > len(trends)
+    return decide(agrees, sentence, agrees or 2 * falling >= len(trends), UNDECIDED)
 
 
 def deteriorates(results: ResultsByPart) -> Verdict:
@@ -165,7 +172,7 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
     p = float(mannwhitneyu(near, far, alternative="two-sided").pvalue)
     sentence = (
         f"the median error is {number(near.median())} near 100, and {number(far.median())} beside "
-        f"it (p = {number(p)})"
+        f"it (p = {number(p)}, {INDEPENDENT})"
     )
     return decide(bool(near.median() < far.median()), sentence, p <= LEVEL, UNDECIDED)
 
@@ -192,7 +199,10 @@ def rises_near_hundred(results: ResultsByPart) -> Verdict:
     answers = _answers(results, "none", ["count-ones-bernoulli"])
     read: Frame = _with_a_number(answers[answers["length"].between(50, 150)])
     tau, p = trend(read["length"], read["error"])
-    sentence = f"tau of error and length is {number(tau)} from 50 to 150 items (p = {number(p)})"
+    sentence = (
+        f"tau of error and length is {number(tau)} from 50 to 150 items (p = {number(p)}, "
+        f"{INDEPENDENT})"
+    )
     return decide(tau > 0, sentence, p <= LEVEL, UNDECIDED)
 
 
@@ -270,8 +280,9 @@ CLAIMS = (
         "Section 3.2, Figure 3 (left, center)",
         "in tasks such as (i) and (ii) the values near 100 have relatively lower error",
         f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other "
-        f"lengths from 50 to 150 (medians; Mann-Whitney test, {LEVEL:.0%}), in tasks (i) and (ii) "
-        "together, without reasoning. There is no verdict if the test does not reach that level, "
+        f"lengths from 50 to 150 (medians; Mann-Whitney test, {LEVEL:.0%}, {INDEPENDENT}), in "
+        "tasks (i) and (ii) together, without reasoning. There is no verdict if the test does not "
+        "reach that level, "
         "if no error from 50 to 150 is above 0, if either group has fewer than three answers with "
         f"a number, or if the two tasks have fewer than {FEWEST_READ} such answers, or fewer than "
         f"{FEWEST_LENGTHS} lengths with one, over all lengths.",
@@ -294,8 +305,9 @@ CLAIMS = (
         "Section 3.2, Figure 3 (right)",
         "the absolute error actually seems to increase around a sequence length of 100",
         "agrees if the absolute error rises with the length from 50 to 150 in task (iii) without "
-        f"reasoning (Kendall's tau, {LEVEL:.0%}). Does not agree if it falls. There is no verdict "
-        f"if the test does not reach that level, with fewer than {FEWEST_READ} answers with a "
+        f"reasoning (Kendall's tau, {LEVEL:.0%}, {INDEPENDENT}). Does not agree if it falls. There "
+        f"is no verdict if the test does not reach that level, with fewer than {FEWEST_READ} "
+        "answers with a "
         f"number, or with fewer than {FEWEST_LENGTHS} lengths with one.",
         rises_near_hundred,
     ),

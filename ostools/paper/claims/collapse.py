@@ -10,7 +10,9 @@ import numpy as np
 from ostools.ground import number
 from ostools.measure import Reading
 from ostools.paper.claims.claim import (
+    DECISIVE_LEVEL,
     FIT_FROM,
+    LEAST_RATE,
     PaperClaim,
     ResultsByPart,
     Verdict,
@@ -23,6 +25,7 @@ from ostools.paper.claims.claim import (
 from ostools.paper.claims.parts import ATTENTION, LAYERS
 from ostools.paper.figure5 import FIGURE_5_READING
 from ostools.results import Column, Frame
+from ostools.theory.statistics.fits import DECISIVE
 
 _figure_5 = partial(PaperClaim, needs=("figure-5",), figures=(5,))
 _induction = partial(PaperClaim, needs=(ATTENTION,))
@@ -38,12 +41,20 @@ RELATIVE_ROUNDING = 1e-6
 WEIGHT_ROUNDING = 1e-12
 """Rounding of float64 attention weights."""
 _DISTANCE_WORDS = "the distance that Figure 5 draws"
+_ZEROS = "A distance of exactly 0 counts as the least above 0."
 _PROOF = "Appendix B.1, proof of Theorem B.3"
 _FALLS = f"falls by a law without a level from n = {FIT_FROM} on, on the prompts of Figure 5 (a)"
+_BY_FITS = (
+    "A law falls without a level if its rate is above 0 (95% interval, neighbouring lengths "
+    f"correlated) and one to a level has a BIC that is worse by {DECISIVE:.0f}. Does not agree if "
+    f"one to a level is better by {DECISIVE_LEVEL:.0f}, or if the rate as a power of n is below "
+    f"{LEAST_RATE}. Else there is no verdict, nor with fewer than eight lengths above rounding. A "
+    "finite run does not show a limit."
+)
 _ALL = (
-    "in every layer. A layer with fewer than eight lengths above rounding is not fitted. There is "
-    "no verdict if no layer is fitted, or if some are not fitted and all others fall. A finite run "
-    "does not show a limit."
+    f"in every layer. {_BY_FITS} One layer is enough to disagree; so that many layers do not make "
+    "one, the intervals are at Bonferroni's level for all of them, and ten times as many layers "
+    f"ask for {DECISIVE_LEVEL:.0f} more of BIC."
 )
 
 
@@ -118,25 +129,39 @@ def near_precision_at_50(results: ResultsByPart) -> Verdict:
     return _near_noise(_over_noise(rows[rows.index.isin(AROUND_50)]), where)
 
 
+def _least_distance(*tables: Frame | Column) -> tuple[float, str]:
+    """The least distance above 0, as which one of exactly 0 counts in a log; in words how many do.
+    Raises `UntestedError` where all are 0.
+    """
+    distances = np.concatenate([table.to_numpy(float).ravel() for table in tables])
+    above, zeros = distances[distances > 0], int((distances == 0).sum())
+    require_data(len(above), f"none of {len(distances)} distances is above 0")
+    least = float(above.min())
+    words = f" ({zeros} of {len(distances)} are 0, and taken as {number(least)}, the least other)"
+    return least, words * (zeros > 0)
+
+
 def varying_delays(results: ResultsByPart) -> Verdict:
     dtype = _least_rounding(results)
     ones, varied = _seed_curves(results, "a", dtype).mean(axis=1), _seed_curves(results, "b", dtype)
     upper = _upper_half(varied.index.intersection(ones.index))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.log10(varied.loc[upper].div(ones.loc[upper], axis=0))
+    least, zeros = _least_distance(ones, varied)
+    ones, varied = (table.loc[upper].replace(0.0, least) for table in (ones, varied))
     return above_zero(
-        ratios.replace([np.inf, -np.inf], np.nan).mean(axis=0).to_numpy(),
+        np.log10(varied.div(ones, axis=0)).mean(axis=0).to_numpy(),
         f"log10 of the distance of (b) divided by that of (a), in {dtype}, n from {upper.min()} to "
-        f"{upper.max()}",
+        f"{upper.max()}{zeros}",
     )
 
 
 def varied_falls(results: ResultsByPart) -> Verdict:
     dtype = _least_rounding(results)
-    slopes = log_log_slopes(_seed_curves(results, "b", dtype).loc[FIT_FROM:])
+    curves = _seed_curves(results, "b", dtype).loc[FIT_FROM:]
+    least, zeros = _least_distance(curves)
     return above_zero(
-        -slopes,
-        f"minus the slope of log distance against log n in (b), in {dtype}, from n = {FIT_FROM} on",
+        -log_log_slopes(curves.replace(0.0, least)),
+        f"minus the slope of log distance against log n in (b), in {dtype}, from n = {FIT_FROM} on"
+        f"{zeros}",
     )
 
 
@@ -161,19 +186,28 @@ def commas_separate(results: ResultsByPart) -> Verdict:
 
 
 def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
-    table = results["figure-5"]["figure"].verdicts
-    table = table[table["pair"] == THEOREM]
-    starts = table.pivot(index=["panel", "seed"], columns="dtype", values="first").astype("Float64")
+    figure = results["figure-5"]["figure"]
+    table = figure.verdicts[figure.verdicts["pair"] == THEOREM]
+    starts, longest = (
+        table.pivot(index=["panel", "seed"], columns="dtype", values=name)
+        for name in ("first", "longest")
+    )
     high = next((name for name in ("float32", "float64") if name in starts), "")
     require_data({high, LOW} <= {*starts}, f"expected {LOW} and float32 or float64")
-    longest = int(table["longest"].max())
-    hidden = starts[[LOW, high]].dropna(how="all").astype(float).fillna(np.inf)
-    half = 2 * hidden[LOW] <= hidden[high].clip(upper=longest)
-    left_open = ~half & np.isinf(hidden[high])
+    pair = [LOW, high]
+    overflows = longest[pair].isna().any(axis=1)
+    hidden = starts.loc[~overflows, pair].astype("Float64").dropna(how="all").astype(float)
+    hidden = hidden.fillna(np.inf)
+    left_out = f" ({overflows.sum()} that overflow are left out)" * bool(overflows.any())
+    require_data(len(hidden), f"no curve has a hidden range in {LOW} or {high}{left_out}")
+    end = int(table["longest"].max())
+    half = 2 * hidden[LOW] <= hidden[high].clip(upper=end)
+    begins_hidden = hidden[LOW] == _of_theorem(figure.frame, "a to d", LOW)["length"].min()
+    left_open = ~half & (np.isinf(hidden[high]) | begins_hidden)
     sentence = (
-        f"{len(hidden)} curves have a hidden range by n = {longest} in {LOW} or {high}. In {LOW} "
-        f"it begins at half the length or less in {half.sum()}, and {left_open.sum()} are left "
-        "open: they need longer lengths"
+        f"{len(hidden)} curves have a hidden range by n = {end} in {LOW} or {high}{left_out}. In "
+        f"{LOW} it begins at half the length or less in {half.sum()}, and {left_open.sum()} are "
+        "left open: they need longer or shorter lengths"
     )
     return decide(bool((half | left_open).all()), sentence, not left_open.all())
 
@@ -207,8 +241,7 @@ CLAIMS = (
         "arbitrarily-close",
         "Theorem 4.2, Figure 5 (a)",
         "their representations become arbitrarily close as n increases",
-        f"agrees if the float64 distance of v^(L) {_FALLS}. There is no verdict with fewer than "
-        "eight lengths above float64's rounding. A finite run does not show a limit.",
+        f"agrees if the float64 distance of v^(L) {_FALLS}. {_BY_FITS}",
         arbitrarily_close,
     ),
     _figure_5(
@@ -226,7 +259,7 @@ CLAIMS = (
         "varying the digits seems to delay such a collapse",
         f"agrees if {_DISTANCE_WORDS} is larger in (b) than in (a) over the upper half of the "
         "lengths: the mean log ratio is above 0 (95% Student interval over at least three digit "
-        "streams). There is no verdict if the interval contains zero.",
+        f"streams). {_ZEROS} There is no verdict if the interval contains zero.",
         varying_delays,
     ),
     _figure_5(
@@ -234,8 +267,8 @@ CLAIMS = (
         "Section 4, Figure 5 (b)",
         "a downward trend is maintained with respect to the sequence length",
         f"agrees if the slope of log distance against log length in (b), from n = {FIT_FROM} on, "
-        "is negative (95% Student interval over at least three digit streams). There is no "
-        "verdict if the interval contains zero.",
+        f"is negative (95% Student interval over at least three digit streams). {_ZEROS} There is "
+        "no verdict if the interval contains zero.",
         varied_falls,
     ),
     _figure_5(
@@ -262,8 +295,9 @@ CLAIMS = (
         "a lower machine precision will mean that the convergence of representations in Theorem "
         "4.2 will occur much sooner",
         f"agrees if every curve of Figure 5 that collapses does so in {LOW} at half the length of "
-        "float32 or less (much sooner). A curve whose lengths end before that can be seen is left "
-        "open. There is no verdict if no curve collapses, or if all that do are left open.",
+        "float32 or less (much sooner). A curve whose lengths end before that can be seen, or "
+        f"begin within the hidden range of {LOW}, is left open; one that overflows is left out. "
+        "There is no verdict if no curve collapses, or if all that do are left open.",
         sooner_in_low_precision,
     ),
 )

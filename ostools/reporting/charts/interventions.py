@@ -153,7 +153,10 @@ def patching_chart(result: Patching) -> Chart:
 
 
 def _cells(table: Frame, column: str) -> Frame:
-    """That column by part, without positions before the first that has some."""
+    """That column by part in the order of the prompt, or of the heads, without positions before the
+    first that has some.
+    """
+    table = table.sort_values(["position", "positions", "head"], kind="stable")
     first_position = table.loc[table["effect"] != 0, "position"].min()
     rows = table if pd.isna(first_position) else table[table["position"] >= first_position]
     places = rows["token"].map(lambda token: theme.short_word(str(token)))

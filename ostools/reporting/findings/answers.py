@@ -55,17 +55,14 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         int(totals[name]) for name in names
     )
     how = f"greedy, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
-    is_drawn = summary["wilson_low"].notna().any()
     grade = settings.get("grade")
     by = "In the form or else by the last number" if grade is None else f"By {theme.inert(grade)}"
     inactive = int((frame_of(result)["status"] == "inactive").sum())
-    interval = (
-        "Intervals: Wilson's, 95%, over prompts."
-        if is_drawn
-        else "Nothing was drawn, so there is no interval."
-    )
+    interval = " Nothing was drawn, so there is no interval."
+    if result.random:
+        interval = " Intervals: Wilson's, 95%, over prompts." * bool(answers)
     return present(
-        f"{answers} answers to {prompts} prompts, {how or asked_elsewhere(result)}. {interval}",
+        f"{answers} answers to {prompts} prompts, {how or asked_elsewhere(result)}.{interval}",
         *unanswered(result),
         f"{something_else} wrote something that is not an answer, {cut} were cut off before one: "
         "neither right nor wrong."

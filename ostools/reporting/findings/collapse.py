@@ -72,14 +72,20 @@ def verdicts_at_y(result: Collapse) -> dict[str, Curve]:
 
 def by_first_hidden(results: Sequence[Collapse]) -> list[tuple[str, str, Curve]]:
     """Task, dtype and verdict at y of every prompt in every precision: those with a range first, by
-    where it begins.
+    where it begins; then those not decided; then by at how many lengths the pair is hidden.
     """
     cases = [
         (task_of(result), dtype, verdict)
         for result in results
         for dtype, verdict in verdicts_at_y(result).items()
     ]
-    return sorted(cases, key=lambda case: case[2].ranges[0].first if case[2].ranges else math.inf)
+    return sorted(cases, key=lambda case: _order(case[2]))
+
+
+def _order(verdict: Curve) -> tuple[float, bool, int]:
+    if verdict.ranges:
+        return float(verdict.ranges[0].first), False, 0
+    return math.inf, verdict.kind != UNDECIDED, -sum(verdict.hidden)
 
 
 def tails(result: Collapse) -> Frame:
@@ -153,11 +159,10 @@ def collapse_findings(result: Collapse) -> list[str]:
 
 
 def pair_verdict(results: Sequence[Collapse]) -> str:
-    """Over which lengths a precision hides the pair, of the range that begins first; else how far
-    the nearest is from that.
+    """Over which lengths a precision hides the pair, of the range that begins first; without a
+    range at how many lengths; else how far the nearest is from that.
     """
     cases = by_first_hidden(results)
-    undecided = [case for case in cases if case[2].kind == UNDECIDED]
     nearest = nearest_to_noise(results)
     words = "Whether a precision hides the pair was not tested."
     if cases and cases[0][2].ranges:
@@ -165,8 +170,8 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
         words = (
             f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}."
         )
-    elif undecided:
-        task, dtype, verdict = undecided[0]
+    elif cases and any(cases[0][2].hidden):
+        task, dtype, verdict = cases[0]
         words = f"On {task} in {dtype} the pair is {verdict.words}."
     elif nearest is not None:
         result, tail = nearest
@@ -174,7 +179,7 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
         length_count = max(len(verdict.lengths) for *_, verdict in finite)
         dtypes = " or ".join(dict.fromkeys(dtype for _, dtype, _ in finite))
         words = (
-            f"n and n + 1 items are told apart in {dtypes}: hidden over no range of the "
+            f"n and n + 1 items are told apart in {dtypes}: hidden at none of the "
             f"{length_count} lengths tried, up to n = {longest(results)}. {tail['dtype']} on "
             f"{task_of(result)} comes nearest, its distance "
             f"{number(tail['margin'])} times the rounding noise of the difference (last quarter "

@@ -210,10 +210,11 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
     valley = model.loc[model["normalised_entropy"].idxmin()]
     rest_valley = model.loc[model["rest_normalised_entropy"].idxmin()]
     ratios = model["first_norm"] / model["rest_norm"]
+    layers = f"layer {int(valley['layer'])} of {result.provenance.model['n_layers']}"
     return present(
-        f"Of {int(valley['tokens'])} tokens the entropy is least at layer {int(valley['layer'])} "
-        f"of {int(model['layer'].max())}: {valley['normalised_entropy']:.0%} of the most there "
-        f"can be, effective rank {number(valley['effective_rank'])}. Without the first token it "
+        f"Of {int(valley['tokens'])} tokens the entropy is least at {layers}: "
+        f"{valley['normalised_entropy']:.0%} of the most there can be, effective rank "
+        f"{number(valley['effective_rank'])}. Without the first token it "
         f"is least at layer {int(rest_valley['layer'])}, "
         f"{rest_valley['rest_normalised_entropy']:.0%}.",
         f"The first token's norm is at most {number(ratios.max())} times the others' median, at "

@@ -212,11 +212,11 @@ def _bounds_words(certified: Frame, count: int) -> str:
 
 
 def _forms_words(forms: Frame) -> list[str]:
-    tested = forms["believed"].dropna().astype(bool)
+    decided = forms["believed"].dropna().astype(bool)
     rows = forms.sort_values("believed", kind="stable").to_dict("records")
     words = " ".join(f"`{row['variant']}` is {row['words']}." for row in rows)
     return [
-        f"Forms that are not bounds: {tested.sum()} of {len(tested)} that were tested can be "
+        f"Forms that are not bounds: {decided.sum()} of {len(decided)} that were decided can be "
         "believed on this prompt.",
         f"{words} Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} "
         f"on, over at least {FEWEST} tokens, and a size within a factor of {RIGHT_FACTOR:g}.",

@@ -104,7 +104,7 @@ def overview(measured: Measurements) -> dict[str, Figure]:
     curves, answers = measured.of("collapse"), measured.of("evaluate")
     if (nearest := nearest_to_noise(curves)) is not None:
         task, dtype, verdict = by_first_hidden(curves)[0]
-        if not verdict.ranges:
+        if not any(verdict.hidden):
             task, dtype = task_of(nearest[0]), str(nearest[1]["dtype"])
         (result,) = (result for result in curves if task_of(result) == task)
         chart = distance_chart(result, dtype, *SMALL)

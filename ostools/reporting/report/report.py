@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -82,7 +83,8 @@ def report(
     measured on one. Raises it too if nothing at all could be measured.
     """
     if run is not None:
-        values = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths}
+        values: dict[str, Any] = {"model": model, "prompt": prompt, "sections": sections}
+        values |= {"lengths": lengths, "quick": quick or None}
         if names := [name for name, value in values.items() if value is not None]:
             raise InputError(
                 f"report: run={str(run)!r} measures nothing; leave out {', '.join(names)}"

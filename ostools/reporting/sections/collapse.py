@@ -35,6 +35,7 @@ from ostools.reporting.sections.records import (
     forecasts,
     measures,
 )
+from ostools.theory.distances import IN_A_ROW
 
 QUESTIONS = {
     "figure-5a": "ones after a counting question",
@@ -146,7 +147,11 @@ COLLAPSE = ReportSection(
     measures("collapse", _curves),
     forecasts(_curves),
     _collapse_parts,
-    ("Pair hidden", "is the pair closer than the rounding noise of its difference?"),
+    (
+        "Pair hidden",
+        "is the pair closer than the rounding noise of its difference, "
+        f"at {IN_A_ROW} lengths in a row?",
+    ),
     _state,
 )
 PRECISION = ReportSection(

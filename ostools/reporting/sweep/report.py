@@ -14,7 +14,6 @@ from pathlib import Path
 import pandas as pd
 
 from ostools.ground import InputError, runs
-from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.page.section import (
     Headline,
     Part,
@@ -35,9 +34,9 @@ from ostools.reporting.sections.answers import EVALUATE
 from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.style.theme import inert
 from ostools.reporting.style.theme import title as shown_title
-from ostools.results import Frame, Provenance, Result, checked_output, write_atomically
+from ostools.results import Frame, checked_output, write_atomically
 from ostools.sweep.cells import MEASUREMENTS, Measurement
-from ostools.sweep.reading import PLACE, STATES, SweepReading, distinct, provenance_of, read
+from ostools.sweep.reading import STATES, SweepReading, distinct, provenance_of, read, result_of
 from ostools.sweep.store import MADE_BY, UNREADABLE
 
 MOST_LISTED = 50
@@ -212,7 +211,7 @@ def _model(sweep: SweepReading, name: str) -> Part:
     # Of the weights as cast: another hash in every dtype.
     hashes = models.astype(str).groupby("dtype", sort=False)["weight_hash"].unique()
     terms = [
-        *origin_terms(provenance_of(sources[0])),
+        *origin_terms(provenance_of(sources[:1])),
         ("checkpoint (sha256 of its files)", ", ".join(filter(None, checkpoints))),
         (
             "weights (XXH3) by dtype",
@@ -244,7 +243,10 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
     for rows in _longest(groups, columns) if "length" in look.by else groups:
         title = _title(rows, table, columns)
         try:
-            result = _result(sweep, measurement, rows)
+            result = result_of(sweep, measurement, rows)
+            if result.provenance.is_inactive:
+                rows = rows.assign(mitigation=rows["mitigation"] + " (inactive)")
+                title = _title(rows, table, columns)
             finding_rows.append([*map(str, rows[columns].iloc[0]), *result.findings()[:1]])
             if block_count < MOST_BLOCKS:
                 parts.append(block(result, f"{name}-{block_count}", title, title=title))
@@ -276,22 +278,3 @@ def _title(rows: Frame, table: Frame, columns: list[str]) -> str:
     made_by = [name for name in MADE_BY if of_model[name].nunique() > 1]
     words += [f"{name} {values[name][:12] or 'unknown'}" for name in made_by]
     return ", ".join([str(values["task"]), str(values["model"]), *words])
-
-
-def _result(sweep: SweepReading, measurement: Measurement, rows: Frame) -> Result:
-    """The result that stored rows make."""
-    # Answers have a column "text" too: the task says what a row is of.
-    has_texts = "text" in rows and str(rows["task"].iloc[0]) == TEXT_TASK
-    read = (measurement.swept.of_texts if has_texts else None) or measurement.swept.read
-    own_rows = rows.drop(columns=PLACE).reset_index(drop=True)
-    return read(own_rows, _provenance(sweep, rows))
-
-
-def _provenance(sweep: SweepReading, rows: Frame) -> Provenance:
-    """The provenance of the first of these rows' cells; the most of what they differ by in passes
-    of their own.
-    """
-    sources = [source for place in rows[PLACE].unique() if (source := sweep.cells[place].source)]
-    probed = [source["parameters"].get("difference_at_probed_lengths", {}) for source in sources]
-    most = pd.DataFrame(probed, dtype=float).max().to_dict()
-    return provenance_of(sources[0], **({"difference_at_probed_lengths": most} if most else {}))

@@ -91,6 +91,8 @@ class Decay:
         power, exponential: the plain laws, whatever the verdict; None with too few values.
         evidence: BIC of the exponential minus that of the power law: positive speaks for the power
             law.
+        without_level: BIC of the better law to a level minus that of the better plain law: above
+            `DECISIVE` the curve has no level; infinite where no level can be told from 0.
         used, left_out: how many lengths were fitted, and how many were not.
     """
 
@@ -99,6 +101,7 @@ class Decay:
     power: Law | None
     exponential: Law | None
     evidence: float
+    without_level: float
     used: int
     left_out: int
 
@@ -108,6 +111,7 @@ def fit_decay(
     values: Sequence[float] | np.ndarray,
     *,
     floor: float = 0.0,
+    confidence: float = _LEVEL,
 ) -> Decay:
     """Fit both laws to d(n), with and without a level, and say which holds, if one does.
 
@@ -118,6 +122,7 @@ def fit_decay(
         floor: the first value at or below it ends the fit, and it and all later ones are left out:
             keeping those that noise lifts over the floor would bend the curve. Take the rounding
             noise of the run.
+        confidence: of the intervals of rates, by which "decay not shown" is decided.
 
     Raises `InputError` for lengths that do not increase or are below 1, and values that are
     negative or not finite.
@@ -125,15 +130,21 @@ def fit_decay(
     n, d = _checked(lengths, values, floor)
     below = d <= floor
     used = int(below.argmax()) if below.any() else len(d)
+    left_out = len(d) - used
     if used < FEWEST:
-        return Decay("too few", None, None, None, np.nan, used, len(d) - used)
+        return Decay("too few", None, None, None, np.nan, np.nan, used, left_out)
     n, log_d = n[:used], np.log(d[:used])
-    plain = {name: _plain(name, n, log_d) for name in _SCALES}
-    levelled = [law for name in _SCALES if (law := _levelled(name, n, log_d)) is not None]
+    plain = {name: _plain(name, n, log_d, confidence) for name in _SCALES}
+    levelled = [
+        law for name in _SCALES if (law := _levelled(name, n, log_d, confidence)) is not None
+    ]
     constant = _bic(log_d - log_d.mean(), 1)
     verdict, law = _judged(plain, levelled, constant)
-    evidence = plain["exponential"].bic - plain["power"].bic
-    return Decay(verdict, law, plain["power"], plain["exponential"], evidence, used, len(d) - used)
+    power, exponential = plain["power"], plain["exponential"]
+    evidence = exponential.bic - power.bic
+    level_bic = min((law.bic for law in levelled), default=np.inf)
+    without_level = level_bic - min(power.bic, exponential.bic)
+    return Decay(verdict, law, power, exponential, evidence, without_level, used, left_out)
 
 
 def power_to_a_level(
@@ -187,19 +198,19 @@ def _judged(plain: dict[str, Law], levelled: list[Law], constant: float) -> tupl
     return ("undecided" if undecided else best.name), best
 
 
-def _plain(name: str, n: Numbers, log_d: Numbers) -> Law:
+def _plain(name: str, n: Numbers, log_d: Numbers, confidence: float = _LEVEL) -> Law:
     """log d = a - rate x, x = log n or n."""
     x = _SCALES[name](n)
     G = np.stack([np.ones_like(x), -x], axis=1)
     a, rate = np.linalg.lstsq(G, log_d, rcond=None)[0]
     residuals = log_d - (a - rate * x)
-    half = _half_width(G, residuals)
+    half = _half_width(G, residuals, confidence)
     return Law(
         name, float(rate), float(rate - half), float(rate + half), float(a), 0.0, _bic(residuals, 2)
     )
 
 
-def _levelled(name: str, n: Numbers, log_d: Numbers) -> Law | None:
+def _levelled(name: str, n: Numbers, log_d: Numbers, confidence: float = _LEVEL) -> Law | None:
     """log d = log(exp(a - rate x) + c); None where no c above 0 can be told from 0, or the curve
     has no part that falls.
     """
@@ -231,7 +242,7 @@ def _levelled(name: str, n: Numbers, log_d: Numbers) -> Law | None:
     # Where all of the curve is at the level up to rounding, the rate is of nothing that is there.
     if G[:, 0].max() < _ROUNDING or not norms.all() or np.linalg.cond(G / norms) > 1e6:
         return None
-    half = _half_width(G, -best.fun)
+    half = _half_width(G, -best.fun, confidence)
     a, rate, log_level = map(float, best.x)
     return Law(
         f"{name} to a level",
@@ -244,7 +255,7 @@ def _levelled(name: str, n: Numbers, log_d: Numbers) -> Law | None:
     )
 
 
-def _half_width(G: Gradient, residuals: Numbers) -> float:
+def _half_width(G: Gradient, residuals: Numbers, confidence: float = _LEVEL) -> float:
     """Half of the interval of the second parameter of a least-squares fit, rho integrated out.
 
     Given rho, the parameter's error is Student with the variance of the sandwich P Omega(rho) P^T,
@@ -271,9 +282,11 @@ def _half_width(G: Gradient, residuals: Numbers) -> float:
     spread = np.sqrt(square / (m - p) / (1.0 - _RHO**2) * _correlated_square(row))
 
     def excess(half: float) -> float:
-        return float(weights @ stdtr(m - p, half / spread)) - (1 + _LEVEL) / 2
+        return float(weights @ stdtr(m - p, half / spread)) - (1 + confidence) / 2
 
-    return cast(float, brentq(excess, 0.0, stdtrit(m - p, (1 + _LEVEL) / 2) * spread.max() * 1.001))
+    return cast(
+        float, brentq(excess, 0.0, stdtrit(m - p, (1 + confidence) / 2) * spread.max() * 1.001)
+    )
 
 
 def _whitened_products(

@@ -3,8 +3,10 @@ tight; windows; whether a form that is no bound may be believed; refusals.
 """
 
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,9 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InsufficientMemoryError
+from ostools.measure.bounds import bounds as bounds_module
 from ostools.measure.bounds.variants import undescribed
-from ostools.measure.first_order import FEWEST, RIGHT_RANK, belief, judged
+from ostools.measure.first_order import FEWEST, RIGHT_FACTOR, RIGHT_RANK, belief, judged
 from ostools.measure.formulas import weights
 from tests.checkpoints import TEXT_FAMILIES, Family, _fill, refused, tiny_model
 from tests.measure.formulas.test_blocks import N, held
@@ -29,6 +32,8 @@ FROZEN = ("local", "windowed(1)", "windowed(2)", "windowed(4)")
 """Each is at most the one before: a window of 2 k blocks holds two of k. The models have three
 blocks.
 """
+
+FORMS = ("proof", "theorem-b5", "theorem-5.1")
 
 EXAMPLES = 2 if settings().max_examples <= 20 else 6  # of each family: one takes two seconds
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -167,27 +172,59 @@ NORMS = np.arange(1.0, 11.0)
 
 
 @pytest.mark.parametrize(
-    ("times", "wide", "off", "believed"),
+    ("times", "wide", "words"),
     [
-        (1.99, 1.0, 1.99, True),
-        (2.01, 1.0, 2.01, False),
-        (0.51, 1.0, 0.51, True),
-        (0.49, 1.0, 0.49, False),
-        (2.9, 3.0, 1.0, True),  # inside the interval of a norm nothing is off
-        (5.9, 3.0, 5.9 / 3, True),  # beyond its ends it is counted as from an exact norm
-        (1 / 5.9, 3.0, 3 / 5.9, True),
+        (1.99, 1.0, "believed here: Spearman 1.00, size off by a factor of 1.99"),
+        (2.01, 1.0, "not believed here: size off by a factor of 2.01"),
+        (0.51, 1.0, "believed here: Spearman 1.00, size off by a factor of 1.96"),
+        (0.49, 1.0, "not believed here: size off by a factor of 2.04"),
+        # Of norms that are known within a factor: right or wrong where every norm makes it so.
+        (1.8, 1.1, "believed here: estimated Spearman 1.00, size off by at most a factor of 1.98"),
+        (
+            2.0,
+            1.1,
+            "not decided here: estimated Spearman 1.00, size off by at most a factor of 2.2",
+        ),
+        (1.0, 3.0, "not decided here: estimated Spearman 1.00, size off by at most a factor of 3"),
+        (0.2, 3.0, "not decided here: estimated Spearman 1.00, size off by at most a factor of 15"),
+        (9.0, 3.0, "not believed here: size off by at least a factor of 3"),
+        (1 / 9, 3.0, "not believed here: size off by at least a factor of 3"),
+        (1e6, 10.0, "not believed here: size off by at least 10^5.0"),
+        (np.inf, 3.0, "not believed here: size off by more than any factor"),
     ],
 )
-def test_a_size_is_right_within_a_factor_of_two(
-    times: float, wide: float, off: float, believed: bool
-) -> None:
-    verdict = belief(NORMS * times, NORMS, NORMS / wide, NORMS * wide, scaled=True)
-    assert verdict.log10_off == pytest.approx(math.log10(off))
-    assert verdict.believed is believed
+def test_a_size_is_right_within_a_factor_of_two(times: float, wide: float, words: str) -> None:
+    norms = NORMS if math.isfinite(times) else np.zeros(10)
+    value = NORMS * times if math.isfinite(times) else NORMS
+    verdict = belief(value, NORMS, norms / wide, norms * wide, scaled=True)
+    assert verdict.words == words
+    ends = [verdict.log10_off_lower, verdict.log10_off_upper]
+    assert ends == pytest.approx([math.log10(times / wide), math.log10(times * wide)])
+    verdicts = {"believed": True, "not decided": None, "not believed": False}
+    assert verdict.believed is verdicts[words.partition(" here")[0]]
+
+
+def test_what_estimated_norms_decide_every_norm_within_them_decides() -> None:
+    draw, decided = np.random.default_rng(3), []
+    for _ in range(300):
+        value, norm = 10 ** (draw.normal(size=(2, 9)) * 0.3)
+        down, up = 10 ** (draw.uniform(size=(2, 9)) * draw.uniform(0, 0.6))
+        bounds_of_norm = norm / down, norm * up
+        estimated = belief(value, value, *bounds_of_norm, scaled=True)
+        exact = [belief(value, value, real, real, scaled=True) for real in (norm, *bounds_of_norm)]
+        for verdict in exact:
+            off = verdict.log10_off_lower
+            assert off == verdict.log10_off_upper
+            assert estimated.log10_off_lower <= off <= estimated.log10_off_upper
+            assert estimated.believed in (None, verdict.believed)
+        decided.append(estimated.believed)
+    assert set(decided) == {True, False, None}
 
 
 def test_an_order_is_right_from_the_line_on() -> None:
-    assert [judged(rank, 0.0, "8 tokens", FEWEST).believed for rank in (0.899, RIGHT_RANK)] == [
+    assert [
+        judged(rank, (0.0, 0.0), "8 tokens", FEWEST).believed for rank in (0.899, RIGHT_RANK)
+    ] == [
         False,
         True,
     ]
@@ -199,7 +236,7 @@ def test_what_is_just_beyond_a_limit_is_not_written_as_the_limit() -> None:
         (1.0, 2.0004, "size off by a factor of 2.0004"),
         (1.0, 1 / 2.00001, "size off by a factor of 2.0001"),
     ):
-        verdict = judged(rank, math.log10(times), "8 tokens", FEWEST)
+        verdict = judged(rank, (math.log10(times), math.log10(times)), "8 tokens", FEWEST)
         assert verdict.words == f"not believed here: {words}"
 
 
@@ -227,28 +264,76 @@ def test_zero_against_zero_says_nothing_and_against_more_is_off_infinitely() -> 
     assert words.startswith("not believed here: size off by more than any factor")
 
 
-def test_bounds_and_compare_say_the_same_of_one_sketch() -> None:
-    """The order is that of the Frobenius norms in both; under windows, of the tokens in reach."""
+@pytest.mark.parametrize("how", ["exact", "sketch"])
+def test_bounds_and_compare_say_the_same_of_one_derivative(
+    how: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact up to d_model 256; of a sketch the order is that of the Frobenius norms. Under windows
+    of the tokens in reach.
+    """
+    if how == "sketch":
+        monkeypatch.setattr(bounds_module, "choose_method", lambda d_model, exact_fits: (how, ""))
     model = tiny_model("gemma", seed=3)
     prompt = ost.Prompt.from_ids(model, [2, *range(40, 60)])
     window = "sliding-window:window=5"
     for mitigation, tokens in ((None, 21), (window, 1 + 4 * int(model.cfg.n_layers))):
-        paths = ost.bounds(model, prompt, mitigation=mitigation)
-        sketch = ost.sensitivity(
+        paths = ost.bounds(model, prompt, mitigation=mitigation, variants=["local", *FORMS])
+        norms = ost.sensitivity(
             model,
             prompt,
             linearisations="frozen",
-            method="sketch",
+            method=how,
             cotangents=8,
             mitigation=mitigation,
         )
-        beside: Any = ost.compare(sketch, paths).summary
+        beside: Any = ost.compare(norms, paths).summary
         assert beside["tokens"].tolist() == [tokens] * len(beside)
         forms = beside[beside["kind"] != "certified"]
         columns = ["variant", "spearman", "words"]
         pd.testing.assert_frame_equal(
             forms[columns].reset_index(drop=True), paths.beliefs[columns], check_dtype=False
         )
+
+
+@pytest.mark.parametrize("family", ["gemma", "qwen2", "gpt2"])
+@pytest.mark.parametrize("scale", [0.15, 0.5])
+def test_a_sketch_decides_no_size_otherwise_than_the_norms(
+    family: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It printed the distance to its nearest limit as the error: a form 3.4 times too large was
+    "believed here: size off by a factor of 1.48".
+    """
+    model = tiny_model(family, scale=scale, fresh=True)
+    prompt = ost.Prompt.from_ids(model, [2, *range(40, 58)])
+    exact = ost.bounds(model, prompt, variants=FORMS).beliefs
+    monkeypatch.setattr(bounds_module, "choose_method", lambda d_model, exact_fits: ("sketch", ""))
+    estimated = ost.bounds(model, prompt, variants=FORMS).beliefs
+    off = exact["log10_off_lower"]
+    assert off.equals(exact["log10_off_upper"])
+    lower, upper = estimated["log10_off_lower"], estimated["log10_off_upper"]
+    scaled = off.notna()
+    assert ((lower <= off) & (off <= upper))[scaled].all()
+    assert (lower < upper)[scaled].all()
+    right = off[scaled].abs() <= math.log10(RIGHT_FACTOR)
+    size_words = estimated["words"][scaled].str.extract("off by (at least|at most)")[0]
+    assert (size_words[right].dropna() == "at most").all()
+
+
+def test_a_stored_verdict_by_one_end_of_a_sketch_is_refused(tmp_path: Path) -> None:
+    model = tiny_model("gemma", seed=3)
+    prompt = ost.Prompt.from_ids(model, [2, *range(40, 50)])
+    paths = ost.bounds(model, prompt, variants=FORMS)
+    stored: Any = ost.load_result(paths.save(tmp_path / "new.parquet"))
+    assert stored.beliefs.equals(paths.beliefs)
+    earlier = {name: {"log10_off": 0.0, "words": ""} for name in FORMS}
+    parameters = {**paths.provenance.parameters, "beliefs": earlier}
+    with pytest.raises(ost.InputError, match="one end of a sketch's interval"):
+        replace(paths, provenance=replace(paths.provenance, parameters=parameters))
+    sketch = ost.sensitivity(model, prompt, linearisations="frozen", method="sketch", cotangents=8)
+    beside = ost.compare(sketch, paths)
+    summary = beside.summary.assign(words="not believed here: size off by 10^3.9")
+    with pytest.raises(ost.InputError, match="one end of an interval"):
+        replace(beside, summary=summary)
 
 
 def test_each_form_that_is_no_bound_says_whether_it_is_believed() -> None:

@@ -2,6 +2,7 @@
 transformers.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -155,3 +156,11 @@ def test_equal_tokens_without_positions_stay_equal_in_every_layer() -> None:
     assert (embedded["effective_rank"] == 1).all()
     assert frame["entropy"].to_numpy() == pytest.approx(0, abs=1e-12)
     assert frame["rest_mean_cosine"].to_numpy() == pytest.approx(1, abs=1e-12)
+
+
+def test_some_layers_of_a_table_are_told_of_all_layers_of_the_model() -> None:
+    result = ost.token_homogenization(tiny_model("llama", n_layers=3), "1 0 1 1 0 1 0 0 1")
+    rows: Any = result.frame
+    for layers in (3, 2):
+        shown = replace(result, frame=rows[rows["layer"] <= layers])
+        assert " of 3: " in shown.findings()[0]

@@ -2,6 +2,7 @@
 the exact cases.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -129,3 +130,16 @@ def test_a_repeated_token_has_one_embedding(family: Family) -> None:
     )
     assert sorted(set(found.frame["layer"])) == [0, 2]
     assert set(found.frame.query("layer == 0")["mean"] == 0) == {family != "gpt2"}
+
+
+def test_the_last_layer_of_a_table_without_the_models_last_is_not_taken_for_it() -> None:
+    """Rows of v^(1) of two blocks would be told as those of v^(L)."""
+    model = tiny_model("llama", n_layers=2)
+    result = ost.collapse(model, "figure-5a", lengths=LENGTHS, layers="all")
+    table: Any = result.frame
+    behind = replace(result, frame=table[(table["layer"] > 0) & (table["site"] == "residual")])
+    assert behind.reference["distance"].tolist() == [
+        *result.reference.query("site == 'residual'")["distance"]
+    ]
+    with pytest.raises(ost.InputError, match="behind all 2 blocks, found rows up to layer 1: keep"):
+        replace(result, frame=table[table["layer"] < 2])

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools import hooks
+from ostools import hooks, mitigations
 from ostools.hooks.freeze import HeldParts
 from ostools.measure.faithfulness.linear_range import SCALES, _ranges
 from ostools.measure.jacobian.certificate import moved_prompts
@@ -109,6 +109,28 @@ def test_an_attribution_is_held_against_its_own_answer() -> None:
     for profiles, logit in ((one, 23), (other, 17)):
         with pytest.raises(ost.InputError, match="expected an attribution of the answer"):
             ost.measure.faithfulness(model, profiles, logit=logit, ways="removed")
+
+
+@pytest.mark.parametrize(
+    "mitigation", ["sliding-window:window=4", "attention-temperature:factor=2"]
+)
+def test_under_a_mitigation_the_answer_is_the_one_that_is_given(mitigation: str) -> None:
+    """Of a known answer no pass ran within the mitigation's block, which was refused for it."""
+    model = tiny_model("llama", seed=3)
+    prompt = ost.Prompt.from_ids(model, IDS)
+    norms = ost.sensitivity(model, prompt, mitigation=mitigation)
+    first: Any = ost.measure.faithfulness(model, norms, mitigation=mitigation, ways="removed")
+    logit = first.provenance.parameters["logit"]
+    with mitigations.mitigation(mitigation).hooks(model):
+        assert logit == int(model(prompt.ids[None])[0, -1].argmax())
+    given: Any = ost.measure.faithfulness(
+        model, norms, mitigation=mitigation, ways="removed", logit=logit
+    )
+    parts = ost.attribution(model, prompt, logit=logit, mitigation=mitigation)
+    of_parts: Any = ost.measure.faithfulness(model, parts, mitigation=mitigation, ways="removed")
+    pd.testing.assert_frame_equal(first.correlations, given.correlations)
+    for other in (given, of_parts):
+        pd.testing.assert_frame_equal(first.frame, other.frame, check_dtype=False)
 
 
 def test_rank_correlations_are_scipys_with_the_interval_of_the_formula() -> None:

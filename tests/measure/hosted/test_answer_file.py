@@ -84,6 +84,10 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
     assert found.summary["accuracy"].fillna(-1).tolist() == [0.5, -1]
     assert found.provenance.parameters["unanswered"] == 4
     assert "4 of 6 prompts have no answer" in json.dumps(found.plot().to_dict())
+    none_came = read(tmp_path, questions, *({"id": one.id, "text": None} for one in questions))
+    told = measure.hosted_evaluation(none_came).findings()[-1]
+    assert told.startswith("0 answers to 6 prompts, made elsewhere at a temperature that is not ")
+    assert "recorded. 6 of 6 prompts have no answer" in told  # they were drawn
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,21 @@ def test_every_pair_against_the_jacobian_of_the_whole_text() -> None:
         assert row["distance"] == query - position
 
 
+def test_a_float64_model_is_shown_its_beginning_in_float64() -> None:
+    """The softmax of Hugging Face's code rounds in float32, otherwise for other lengths: "the model
+    or an edit reads later tokens".
+    """
+    model = tiny_model("gemma3", dtype=torch.float64)
+    prompt = ost.Prompt.from_ids(model, [2, *(6 + 7 * place for place in range(19))])
+    pairs: Any = ost.influence_by_distance(model, prompt, queries=1, method="exact").frame
+    alone: Any = ost.sensitivity(
+        model, ost.Prompt.from_ids(model, prompt.ids[:11].tolist()), method="exact"
+    ).frame
+    norms = alone[alone["linearisation"] == "full"].set_index("position")["frobenius_norm"]
+    assert set(pairs["query"]) == {10}
+    assert pairs.set_index("position")["norm"].to_dict() == norms.to_dict()
+
+
 def made(
     p: float, texts: int, noise: float, *, gamma: float = 0.0, seed: int = 0
 ) -> InfluenceByDistance:

@@ -173,13 +173,22 @@ def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "measure", [ost.sensitivity, ost.attribution, ost.measure.hops, ost.measure.linear_range]
+    ("measure", "given"),
+    [
+        *((measure, {}) for measure in (ost.sensitivity, ost.attribution, ost.measure.hops)),
+        (ost.measure.linear_range, {}),
+        (ost.patch, {"corrupt": "ac"}),
+        (ost.ablation, {"logit": 7}),
+    ],
 )
-def test_rows_cannot_be_mislabelled_inside_a_frozen_block(measure: Any) -> None:
+def test_rows_cannot_be_mislabelled_inside_a_frozen_block(
+    measure: Any, given: dict[str, Any]
+) -> None:
+    """An ablation's effects to first order were the frozen network's."""
     model = tiny_model("gemma")
     words = rf"{measure.__name__} .*leave the block of hooks\.frozen"
     with pytest.raises(ost.InputError, match=words), hooks.frozen(model):
-        measure(model, "ab")
+        measure(model, prompt="ab", **given)
 
 
 OTHER_IDS = [1, 5, 9, 4, 9, 7, 3, 3]

@@ -1,6 +1,7 @@
 """Activation patching: exact on a model that copies, equal to the other run where everything is
 patched, and against a plain loop on transformers and TransformerLens' own patching."""
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -260,9 +261,15 @@ def test_a_chart_leaves_out_what_it_says_and_draws_shares(what: Any, first: int)
     result: Any = ost.patch(model, *pair(model), what=what, logit=PAIR[0], first_order=False)
     chart, table = result.plot(), result.frame.query("quantity == 'logit'")
     drawn = table[table["position"].fillna(first) >= first]
+    drawn = drawn.sort_values(["direction", "position", "head"], kind="stable")
     cells = [cell["value"] for cell in rows_of(chart, "value", "effect")]
     assert cells == pytest.approx(drawn["share"].tolist(), rel=1e-5)
     assert ("Left out" in words_of(chart)) == (len(drawn) < len(table))
+    by_effect = replace(result, frame=result.frame.sort_values("effect"))
+    names = list(dict.fromkeys(row["name"] for row in rows_of(chart, "name")))
+    axis = f'"domain": {json.dumps(names, ensure_ascii=False)}'
+    assert axis in words_of(chart)
+    assert axis in words_of(by_effect.plot())
 
 
 @pytest.mark.parametrize(

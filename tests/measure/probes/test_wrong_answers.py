@@ -1,9 +1,13 @@
 """The rule that says whether errors fall where collapse would put them."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
+import hypothesis.strategies as st
+import numpy as np
 import pytest
+from hypothesis import given
 
 import ostools as ost
 from ostools.measure.answers.reading import HAS_ANSWER, SOMETHING_ELSE
@@ -38,12 +42,16 @@ def verdict_of(wrong: str, hidden: str, probe_reads: bool | None = None) -> Erro
         ("........", "hhhhhhhh", NONE_WRONG, 0, 0),
         ("....xxxx", "........", WRONG_APART, 4, 0),
         (".....xxx", "........", UNTOLD, 3, 0),  # all of three leave one half in
-        ("....xxxx", "....hhhh", HIDDEN, 0, 4),
+        ("." * 10 + "x" * 11, "." * 10 + "h" * 11, HIDDEN, 0, 11),
+        ("." * 10 + "x" * 10, "." * 10 + "h" * 10, UNTOLD, 0, 10),  # of 19 steps one fits best
+        (".xx.xx..xx.x", ".h..h...h..h", HIDDEN, 0, 7),  # each hides n and n + 1
         ("...xxxxx", "....hhhh", UNTOLD, 1, 4),
         ("xxxxxxxx", ".......h", WRONG_APART, 7, 1),
         ("xxxxxxxx", "......hh", UNTOLD, 6, 2),
-        ("xxxxxxxx", "hhhhhhhh", HIDDEN, 0, 8),
-        ("....xxxx", "hhhhhhhh", UNTOLD, 0, 4),  # right ones are hidden too
+        ("x" * 24, "h" * 24, UNTOLD, 0, 24),  # no right answer, and no length that is apart
+        ("." * 10 + "x" * 14, "h" * 24, UNTOLD, 0, 14),  # right ones are hidden too
+        ("..x" * 13 + "..", "h." * 20 + "h", UNTOLD, 0, 13),  # so are they by the pair before
+        ("..." + "..x" * 12, "..." + "h" * 36, UNTOLD, 0, 12),
         (
             ".x.x.x.x",
             "h.h.h.h.",
@@ -64,11 +72,58 @@ def test_a_verdict_needs_more_than_half_of_the_lengths(
 
 
 def test_a_probe_that_reads_hidden_pairs_leaves_it_open_and_changes_no_other_verdict() -> None:
-    assert verdict_of("....xxxx", "....hhhh", probe_reads=True).verdict == UNTOLD
-    assert verdict_of("....xxxx", "....hhhh", probe_reads=False).verdict == HIDDEN
-    assert verdict_of("....xxxx", "........", probe_reads=True) == verdict_of(
-        "....xxxx", "........"
-    )
+    wrong, hidden = "." * 10 + "x" * 11, "." * 10 + "h" * 11
+    assert verdict_of(wrong, hidden, probe_reads=True).verdict == UNTOLD
+    assert verdict_of(wrong, hidden, probe_reads=False).verdict == HIDDEN
+    assert verdict_of(wrong, "." * 21, probe_reads=True) == verdict_of(wrong, "." * 21)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=22))
+def test_hidden_pairs_have_to_fit_wrong_answers_better_than_moved_along_the_lengths(
+    drawn: list[tuple[int, int, bool]],
+) -> None:
+    """Counted by a plain loop: every place, by numpy's correlation."""
+    drawn = [(right, wrong + (right + wrong == 0), hides) for right, wrong, hides in drawn]
+    right, wrong, hidden = (dict(enumerate(column)) for column in zip(*drawn, strict=True))
+    verdict = explain_errors(right, wrong, hidden)
+    shares = [wrong[n] / (right[n] + wrong[n]) for n in hidden]
+    touched = [hidden[n] or hidden.get(n - 1, False) for n in hidden]
+    last = len(touched) - 1
+    moved = [[touched[min(max(n - k, 0), last)] for n in hidden] for k in range(-last, last + 1)]
+    fits = [np.corrcoef(shares, one)[0, 1] for one in moved if 0 < sum(one) <= last]
+    as_well = sum(fit >= np.corrcoef(shares, touched)[0, 1] - 1e-7 for fit in fits)
+    if verdict.verdict == HIDDEN:
+        assert 20 * as_well <= len(fits)
+    if "moved along" in verdict.reason:
+        assert f"as well at {as_well} of {len(fits)} places" in verdict.reason
+        assert 20 * as_well > len(fits)
+
+
+def drawn_runs(generator: np.random.Generator, alike: float) -> list[bool]:
+    """40 coins, each as the one before with probability `alike`."""
+    coins = generator.random(40) < 0.5
+    for n in range(1, 40):
+        coins[n] = coins[n - 1] if generator.random() < alike else coins[n]
+    return coins.tolist()
+
+
+def drawn_range(generator: np.random.Generator, width: float) -> list[bool]:
+    """40 lengths, from somewhere on; over so many of them it sets in."""
+    return (np.arange(40) + generator.logistic(0, width, 40) > 40 * generator.random()).tolist()
+
+
+def test_errors_that_do_not_know_of_hidden_pairs_are_seldom_laid_on_them() -> None:
+    """Coins, runs, and errors that set in, against hidden pairs that set in, or come and go."""
+    generator = np.random.default_rng(0)
+    errors = [partial(drawn_runs, alike=alike) for alike in (0.0, 0.8, 0.9)]
+    errors += [partial(drawn_range, width=width) for width in (0.01, 2.0, 8.0)]
+    for hide in (partial(drawn_range, width=0.01), partial(drawn_runs, alike=0.5)):
+        verdicts = []
+        for make in errors * 150:
+            wrong = "".join(".x"[one] for one in make(generator))
+            hidden = "".join(".h"[one] for one in hide(generator))
+            verdicts.append(verdict_of(wrong, hidden).verdict)
+        assert verdicts.count(HIDDEN) <= 0.05 * len(verdicts)
 
 
 def test_lengths_without_a_distance_or_an_answer_do_not_count() -> None:

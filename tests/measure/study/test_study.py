@@ -140,6 +140,20 @@ def test_what_changed_nothing_is_inactive(found: Study) -> None:
     }
 
 
+@pytest.mark.parametrize(("position", "is_active"), [("answer", True), ("last-item", False)])
+def test_what_acts_is_tried_on_the_tokens_that_are_read(
+    model: TransformerBridge, position: Any, is_active: bool
+) -> None:
+    """A window narrower than the prompt with its begun answer line, or than what follows the
+    last item, is wider than the rest."""
+    posed = ost.measure.render_prompt(model, TASK, 7, chat=False)
+    last = max(len(posed.prompt.ids), len(read_at(model, posed, position).ids))
+    asked: dict[str, Any] = {"lengths": [7], "chat": False, "sensitivity_lengths": 1}
+    asked |= {"measures": ["collapse", "sensitivity"], "dtypes": (), "position": position}
+    found = ost.study(model, TASK, mitigations=[SlidingWindow(last - 1)], **asked)
+    assert set(found.frame["status"]) == {"active" if is_active else "inactive"}
+
+
 @dataclass(frozen=True)
 class InSixteenBits(Mitigation):
     def hooks(self, model: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import ostools as ost
 from ostools.ground.words import number
 from ostools.reporting.page.section import Headline, Part, StripField
-from ostools.reporting.report.rendering import first_screen, sections_of
+from ostools.reporting.report.rendering import first_screen, overview, sections_of
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.extent import FULL, LEAST, REDUCED, Extent
 from ostools.reporting.sections.records import Measurements
@@ -75,7 +75,7 @@ def test_the_headline_of_a_collapse() -> None:
         ),
         (
             0.01,
-            "n and n + 1 items are told apart in float32 or bfloat16: hidden over no range of the 128 lengths tried, up to "
+            "n and n + 1 items are told apart in float32 or bfloat16: hidden at none of the 128 lengths tried, up to "
             "n = 128. bfloat16 on figure-5a comes nearest, its distance 8.89 times ",
         ),
         (
@@ -87,6 +87,25 @@ def test_the_headline_of_a_collapse() -> None:
         (line,) = headlines(measurements(collapse=[made]))
         assert line.verdict.startswith(verdict)
         assert line.verdict == made.findings()[0]
+
+
+def test_a_pair_that_is_hidden_at_lengths_apart_is_not_called_told_apart() -> None:
+    """At 60, 70, and so on to 120 of 128: no range, and apart at the longest."""
+    seldom = made_collapse(
+        lambda n: 1e-4 if n in range(60, 128, 10) else 1.0,
+        noise={"float32": 1e-9, "bfloat16": 1e-3},
+        task="figure-5c",
+    )
+    once = made_collapse(lambda n: 1e-4 if n == 64 else 1.0, noise={"bfloat16": 1e-3})
+    measured = {"collapse": [once, seldom]}
+    (line,) = headlines(measurements(**measured))
+    assert line.verdict == (
+        "On figure-5c in bfloat16 the pair is hidden at 7 of the 128 lengths tried, up to 128; a range needs 8 in a row."
+    )
+    (field,) = [field for field in fields(**measured) if field.name == "Pair hidden"]
+    assert (field.state, field.rule[-24:]) == ("not found", ", at 8 lengths in a row?")
+    (figure,) = overview(measurements(**measured)).values()
+    assert figure.alt_text == f"Distance of the pair and noise, figure-5c. {line.verdict}"
 
 
 def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_told_apart() -> None:
@@ -154,8 +173,8 @@ def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone
 
 # --- where answers are wrong
 
-ERRORS = {4: (6, 0), 8: (1, 5), 16: (0, 6), 32: (0, 6), 64: (0, 6)}
-BELOW = (8, 16, 32, 64)
+ERRORS = {n: (6, 0) if n < 22 else (0, 6) for n in range(4, 25)} | {21: (1, 5)}
+BELOW = (21, 22, 23, 24)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +216,9 @@ def test_where_answers_are_wrong_leads_if_that_is_decided_and_says_how_the_model
         f"{sentence}of 4 lengths with a wrong answer the pair is told apart at "
     )
     assert told.text == (
-        f"7 of 30 answers are right; a linear probe says {5 * decoded} of 30 right. Asked in bfloat16: count-ones-bernoulli, 4 "
-        "to 64 items. y is that of the token from which the answer is predicted: '·' (position 40 at n = 4, position 48 at n "
-        "= 8), in the chat template, with the answer line begun ('There are')."
+        f"103 of 126 answers are right; a linear probe says {21 * decoded} of 126 right. Asked in bfloat16: "
+        "count-ones-bernoulli, 4 to 24 items. y is that of the token from which the answer is predicted: '·' (position 40 "
+        "at n = 4, position 48 at n = 8), in the chat template, with the answer line begun ('There are')."
     )
     assert strip(**found) | {"Errors where hidden": state, "Pair hidden": "found"} == strip(**found)
 

@@ -5,6 +5,7 @@ and nothing lost unsaid.
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ostools.measure.swept import Cell
 from ostools.reporting.sweep.report import section_of
 from ostools.results import Provenance
 from ostools.sweep.cells import MEASUREMENTS, KeyedCell
-from ostools.sweep.reading import read
+from ostools.sweep.reading import read, result_of
 from ostools.sweep.store import Store, file_of
 from tests.checkpoints import write_checkpoint
 from tests.cli.asking import assert_refused
@@ -109,6 +110,49 @@ def test_the_longest_prompt_of_each_dtype_is_drawn_with_its_least_seed_and_its_w
     assert "float32 of-float32; bfloat16 of-bfloat16" in page
 
 
+def test_a_mitigation_that_changed_nothing_at_the_length_is_no_condition_of_its_own(
+    tmp_path: Path,
+) -> None:
+    keep(tmp_path, cell("sensitivity"), norms())
+    statuses = {"3": {"status": "inactive"}, "2": {"status": "active"}}
+    under = replace(source(), parameters={"mitigation": "hint", "by_length": statuses})
+    keep(tmp_path, cell("sensitivity", 1, mitigation="hint"), norms(), under)
+    first, *parts = parts_of(tmp_path, "sensitivity")
+    assert [part.title for part in parts] == [
+        "copy-last, made, mitigation none, seed 0",
+        "copy-last, made, mitigation hint (inactive), seed 1",
+    ]
+    assert [row[3] for row in first.tables[0].rows] == ["none", "hint (inactive)"]
+
+
+def test_a_result_of_several_cells_says_what_all_of_them_say(tmp_path: Path) -> None:
+    """A dtype that overflows in one; where the prompts of all are read; the most that differs."""
+    place: Any = {"position": "answer", "chat": False, "line": "", "reasons": False}
+    for seed, (dtype, overflow) in enumerate((("bfloat16", ()), ("float16", ("float16",)))):
+        rows = made_collapse(lambda n: 1 / n, noise={dtype: 1e-9}, overflow=overflow).frame
+        parameters = {
+            "mitigation": "hint",
+            **({"status": "inactive"} if seed == 0 else {}),
+            "read_at": {**place, "tokens": [dtype], "places": [[1, 5 - seed], [128, 90 + seed]]},
+            "difference_at_probed_lengths": {dtype: 0.5 + seed, "float64": 0.25 - seed / 8},
+        }
+        one = cell("collapse", dtype=dtype, lengths=tuple(range(1, 129)), mitigation="hint")
+        keep(tmp_path, one, rows, replace(source(), parameters=parameters))
+    sweep = read(tmp_path)
+    result: Any = result_of(sweep, MEASUREMENTS["collapse"], sweep.tables["collapse"])
+    assert result.provenance.mitigation == "hint"
+    assert list(result.overflowing()) == ["float16"]
+    about = result.provenance.parameters
+    assert about["difference_at_probed_lengths"] == {
+        "bfloat16": 0.5,
+        "float16": 1.5,
+        "float64": 0.25,
+    }
+    tokens = ["bfloat16", "float16"]
+    assert about["read_at"] == {**place, "tokens": tokens, "places": [[1, 4], [128, 91]]}
+    assert "float16 overflows on this model: not measured." in str(result.chart().to_dict())
+
+
 def test_rows_that_cannot_be_drawn_cost_their_part_only(tmp_path: Path) -> None:
     """Norms that are not finite, rows without a column, rows of another measurement."""
     keep(tmp_path, cell("sensitivity"), norms((1.0, np.inf, 3.0)))
@@ -164,6 +208,7 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
     [
         ("--run none", "sweep.json"),
         ("--run . --prompt x", "leave out prompt"),
+        ("--run . --quick", "leave out quick"),
         ("--run . --model x --device cpu", "leave out --model and --device"),
         ("--run . --out x.pdf", "expected a name ending in .html"),
     ],

@@ -39,6 +39,7 @@ def test_exact_curves_are_found_exactly(verdict: str) -> None:
     assert fit.law.high - fit.law.low < 1e-8
     np.testing.assert_allclose(fit.law(N), CURVES[verdict](N), rtol=1e-8)
     assert (fit.evidence > 0) == ("power" in verdict)
+    assert (fit.without_level > fits.DECISIVE) == ("level" not in verdict)
     assert (fit.used, fit.left_out) == (200, 0)
 
 
@@ -55,6 +56,18 @@ def test_the_interval_holds_the_truth_about_95_times_in_100(rho: float, name: st
     ):  # and it is not wide for nothing: near the textbook's width where neighbours are independent
         textbook = 1.984 * 0.4 / ((x - x.mean()) ** 2).sum() ** 0.5
         assert (laws[-1].high - laws[-1].low) / 2 == pytest.approx(textbook, rel=0.5)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.99])
+def test_the_interval_holds_the_truth_as_often_as_its_confidence_says(confidence: float) -> None:
+    x = np.log(N[:100])
+    curves = [noise(seed, 0.5, 0.4, 100) - 0.3 * x for seed in range(200)]
+    laws = [fits._plain("power", N[:100], curve, confidence) for curve in curves]
+    held = np.mean([law.low <= 0.3 <= law.high for law in laws])
+    fitted = fit_decay(N[:100], np.exp(curves[-1]), confidence=confidence).power
+    assert fitted is not None
+    assert fitted.low == pytest.approx(laws[-1].low)
+    assert held == pytest.approx(confidence, abs=3 * (confidence * (1 - confidence) / 200) ** 0.5)
 
 
 def test_a_curve_that_is_constant_up_to_rounding_does_not_decay() -> None:
