@@ -224,3 +224,14 @@ def test_a_window_that_the_class_does_not_read_is_none(family: str, tmp_path: Pa
     directory = write_checkpoint(tmp_path / "m", family)
     edit_config(directory, sliding_window=4)
     assert own_windows(ost.load_model(directory)) == {}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_setting_that_transformer_lens_does_not_read_is_seen_however_little_it_does(
+    dtype: Any, tmp_path: Path
+) -> None:
+    """It bends the scores of this short a prompt by less than 16 bits round the logits."""
+    directory = write_checkpoint(tmp_path, "gemma3")
+    edit_config(directory, attn_logit_softcapping=50.0)
+    with pytest.raises(ost.InputError, match="a setting that TransformerLens does not implement"):
+        ost.load_model(directory, dtype=dtype)
