@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec
 from modulefinder import ModuleFinder
@@ -35,6 +35,7 @@ that imports it.
 """
 
 
+_FOLDER = 5  # of modulefinder's kinds of modules: a package
 _OF_A_FILE = re.compile(r"\s*(.+\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 LOADED: dict[str, str] = {}
 """The files of the user's own that ran in this process, and those that they import, each with the
@@ -69,6 +70,23 @@ def _hash(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+class _OwnImports(ModuleFinder):
+    """It follows folders without an `__init__.py` too, which Python's own ends in an error at."""
+
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        spec = PathFinder.find_spec(name, self.path if path is None else path)
+        if spec is None or spec.origin is not None or not spec.submodule_search_locations:
+            return super().find_module(name, path, parent)  # pyright: ignore
+        return None, next(iter(spec.submodule_search_locations)), ("", "", _FOLDER)
+
+    def load_package(self, fqname: str, pathname: str) -> Any:
+        if Path(pathname, "__init__.py").exists():
+            return super().load_package(fqname, pathname)  # pyright: ignore
+        package: Any = self.add_module(fqname)  # pyright: ignore
+        package.__path__ = [pathname]
+        return package
+
+
 def own_files(path: str) -> list[str]:
     """A file of the user's own, and those that it imports, and they: by their import statements, of
     what lies in no environment of Python's."""
@@ -79,7 +97,7 @@ def own_files(path: str) -> list[str]:
         if prefixes.isdisjoint(Path(folder).resolve().parents)
         and Path(folder).name not in ("site-packages", "dist-packages")  # a user's, outside of both
     ]
-    finder = ModuleFinder(folders, excludes=["ostools"])
+    finder = _OwnImports(folders, excludes=["ostools"])
     finder.run_script(path)
     modules: Any = finder.modules.values()
     files = {module.__file__ for module in modules} - {path, None}

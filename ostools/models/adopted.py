@@ -182,7 +182,9 @@ def _twin(model: PreTrainedModel, family: Family, dtype: torch.dtype, name: str)
         twin = built(config, family, dtype).eval().requires_grad_(False)
     twin.generation_config = copy.deepcopy(model.generation_config)
     without_negative_ids(twin.generation_config)
-    expected, actual = (settings_of(dict(it.named_modules())) for it in (twin, model))
+    expected, actual = (
+        settings_of(dict(it.named_modules(remove_duplicate=False))) for it in (twin, model)
+    )
     require_same_settings(
         dict.fromkeys(name for name in actual if name.startswith("class in ")) | expected,
         actual,

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from inspect import isfunction
-from types import FunctionType
+from types import FunctionType, NoneType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,18 +21,20 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from ostools.ground import Conv1D, InputError, TransformerBridge, original_model
+from ostools.ground import InputError, TransformerBridge, original_model
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import LazyCast
 
 Shared = TypeVar("Shared")
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
-_SCALARS = frozenset({bool, int, float, str, FunctionType})
+_SCALARS = (int, float, str, tuple, NoneType, FunctionType)
 NOT_COMPUTED_WITH = {
+    "attention_dropout",  # in eval mode
     "gradient_checkpointing",
     "max_seq_len_cached",  # a pass of a "dynamic" rotation makes it anew for its length
     "name",  # of a hook point
+    "name_or_path",
     "training",
     "vocab_size",  # `resize_token_embeddings` leaves the old one on the inner model, for the loss
 }
@@ -241,27 +243,13 @@ def require_as_loaded(model: TransformerBridge) -> None:
         )
     if metadata.check is not None:
         metadata.check()
-    settings = _settings_of_all(model, parts)
-    if settings != metadata.settings:
-        _require_unseen_settings(metadata.settings, settings)
+    require_same_settings(
+        metadata.settings,
+        _settings_of_all(model, parts),
+        "as the model was loaded",
+        "undo it, or load the model again (one with adapters merged: give it to ostools.adopt)",
+    )
     require_same_buffers(metadata.buffers, _buffer_digests_of(model, parts))
-
-
-def _require_unseen_settings(before: Mapping[str, Any], now: Mapping[str, object]) -> None:
-    """Refuse a setting that changed; not where an adapter was put around a matrix, whose weights
-    are in the hash.
-    """
-    matrices = [
-        name.removeprefix("class in ")
-        for name, kind in before.items()
-        if name.startswith("class in ") and issubclass(kind, (nn.Linear, Conv1D)) and name in now
-    ]
-    followed = {
-        path for path in matrices if now.get(f"weights in {path}") != before[f"weights in {path}"]
-    }
-    unseen = {name: it for name, it in before.items() if name.partition(" in ")[2] not in followed}
-    how = "undo it, or load the model again"
-    require_same_settings(unseen, now, "as the model was loaded", how)
 
 
 def require_same_settings(
@@ -270,29 +258,33 @@ def require_same_settings(
     """Refuse settings (as `settings_of` gives them) of which one is not as expected."""
     for name, value in expected.items():
         if actual.get(name) != value:
-            message = f"expected {name} = {value!r}, {why}, found {actual.get(name)!r}: {how}"
-            raise InputError(message.replace("._original_component", ""))
+            where, before, now = (
+                str(getattr(it, "__qualname__", it)).replace("._original_component", "")[:80]
+                for it in (name, value, actual.get(name))
+            )
+            raise InputError(f"expected {where} = {before}, {why}, found {now}: {how}")
 
 
 def settings_of(parts: Mapping[str, nn.Module]) -> dict[str, object]:
-    """By "name in path" what modules compute with beside their tensors: class, names of weights and
-    settings of each, of a function its place; and all methods that somebody put in the place of the
-    class's own. Flat: thousands of small dicts at each call would wake the garbage collector.
+    """By "name in path" what modules compute with beside their tensors: class and settings of each,
+    of a function its place; and all methods that somebody put in the place of the class's own.
+    Flat: thousands of small dicts at each call would wake the garbage collector.
     """
     settings: dict[str, object] = {}
     replaced: list[str] = []
     for path, part in parts.items():
         where = f" in {path or 'the model'}"
         settings["class" + where] = type(part)
-        if part._parameters:
-            settings["weights" + where] = " ".join(part._parameters)
+        settings["forward" + where] = type(part).forward
+        if isinstance(part, nn.Dropout):  # does nothing in eval mode, whatever its share
+            continue
         for name, value in vars(part).items():
-            if type(value) in _SCALARS and name[0] != "_" and name not in NOT_COMPUTED_WITH:
+            if isinstance(value, _SCALARS) and name[0] != "_" and name not in NOT_COMPUTED_WITH:
                 its_place = f"{value.__module__}.{value.__qualname__}" if callable(value) else value
                 settings[name + where] = its_place
         if not _methods(type(part)).isdisjoint(vars(part)):
             replaced += [f"{path}.{name}" for name in vars(part).keys() & _methods(type(part))]
-    return settings | {"methods replaced": " ".join(replaced)}
+    return settings | {"methods replaced": " ".join(replaced) or "none"}
 
 
 @cache
@@ -313,7 +305,8 @@ def _settings_of_all(model: TransformerBridge, parts: Mapping[str, nn.Module]) -
         "use_split_qkv_input": model.cfg.use_split_qkv_input,
         "attention": is_closed(model) and config._attn_implementation,
         "experts": config._experts_implementation,
-        "methods of the bridge": settings_of({"": model})["methods replaced"],
+        "methods of the bridge": " ".join({"forward", "input_to_embed"} & vars(model).keys())
+        or "own",
         **settings_of(parts),
     }
 

@@ -127,6 +127,7 @@ class Figure2(_AnswersFigure):
     """
 
     tables: ClassVar = (TableHead(columns="correct", groups="panel task"),)
+    key: ClassVar = ("panel", "task", "mode", "length", "seed")
     subject = "copying the last and the first digit of a sequence"
 
 
@@ -142,6 +143,7 @@ class Figure3(_AnswersFigure):
     """
 
     tables: ClassVar = (TableHead(columns="correct absolute_error", groups="task mode"),)
+    key: ClassVar = ("task", "mode", "length", "seed")
     subject = "absolute error of sums and counts"
 
 

@@ -173,13 +173,14 @@ class Result:
         """Refuse rows of several results in one table, which would be told as one curve, and a part
         of the rows beside what was made of all.
         """
-        object.__setattr__(self, "frame", self.frame.reset_index(drop=True))
+        has_named_index = any(name is not None for name in self.frame.index.names)
+        object.__setattr__(self, "frame", self.frame.reset_index(drop=not has_named_index))
         if self.frame.empty:
             raise InputError(f"{type(self).__name__}: expected at least one row, found none")
         if len(fields(self)) > len(fields(Result)):
-            name = type(self).__name__
-            count = self.provenance.rows.get(name, len(self.frame))
-            object.__setattr__(self, "provenance", replace(self.provenance, rows={name: count}))
+            count = self._rows_of_all or len(self.frame)
+            rows = {type(self).__name__: count}
+            object.__setattr__(self, "provenance", replace(self.provenance, rows=rows))
             if len(self.frame) != count:
                 raise InputError(
                     f"{type(self).__name__}: expected the {count} rows that its other tables were "
@@ -200,6 +201,13 @@ class Result:
                     f"{type(self).__name__}: expected rows of one {name}, found "
                     f"{', '.join(map(str, values))}: keep rows of several results apart"
                 )
+
+    @property
+    def _rows_of_all(self) -> int | None:
+        """Of how many rows its other tables were made; None of a new result, and of a file from
+        before that was noted.
+        """
+        return self.provenance.rows.get(type(self).__name__)
 
     def __repr__(self) -> str:
         """What it is and of what model, and the first rows."""

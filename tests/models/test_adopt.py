@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "forward": (
         lambda model: setattr(_mlp(model), "forward", lambda x: x),
-        r"expected methods replaced = '', .* found 'model\.layers\.0\.mlp\.forward': ",
+        r"expected (methods replaced = none|forward in model.layers.0.mlp = LlamaMLP.forward), .* found ",
     ),
     "adapter": (
         lambda model: setattr(_mlp(model), "up_proj", Adapter(_mlp(model).up_proj)),
@@ -229,7 +229,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "partial": (
         lambda model: setattr(_mlp(model), "forward", partial(lambda x: x)),
-        r"expected methods replaced = '', .* found 'model\.layers\.0\.mlp\.forward': ",
+        r"expected (methods replaced = none|forward in model.layers.0.mlp = LlamaMLP.forward), .* found ",
     ),
     "none": (
         lambda model: setattr(model.model.norm, "variance_epsilon", None),

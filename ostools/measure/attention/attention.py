@@ -77,6 +77,10 @@ class Attention(Result):
     bins: Bins
 
     @property
+    def _rows_of_all(self) -> int:
+        return math.prod(self.squares.shape[:2]) * self.bins[-1][1]
+
+    @property
     def _rows(self) -> Frame:
         """The table by layer, head and position."""
         return frame_of(self).sort_values([*self.key])

@@ -72,11 +72,13 @@ class Collapse(Result):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        last, n_layers = self.frame["layer"].max(), self.provenance.model.get("n_layers")
-        if n_layers is not None and last < n_layers:
+        n_layers = self.provenance.model.get("n_layers")
+        behind = self.frame["layer"] == (
+            self.frame["layer"].max() if n_layers is None else n_layers
+        )
+        if not self.frame.loc[behind, "site"].isin(["y", "residual"]).any():
             raise InputError(
-                f"Collapse: expected rows behind all {n_layers} blocks, found rows up to layer "
-                f"{last}: keep those of layer {n_layers}, which hold y and v^(L)"
+                "Collapse: expected rows of y or v^(L), behind all blocks, found none: keep those"
             )
 
     @property

@@ -10,7 +10,7 @@ sensitivities a text, and as many for each control.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
@@ -116,7 +116,7 @@ class InfluenceByDistance(Result):
             for table in (_relative(rows),)
             for first in (0, 1)
         ]
-        return cls(pairs, provenance, pd.DataFrame(rows))
+        return cls(pairs, replace(provenance, rows={}), pd.DataFrame(rows))
 
 
 @measurement(

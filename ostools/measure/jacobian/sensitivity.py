@@ -118,6 +118,10 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
 
     results: tuple[Sensitivity, ...]
 
+    @property
+    def _rows_of_all(self) -> int:
+        return sum(len(result.frame) for result in self.results)
+
     @classmethod
     def _profiles(cls, result: Sensitivity) -> Frame:
         frame: Frame = result.frame

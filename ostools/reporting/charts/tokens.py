@@ -121,12 +121,16 @@ def attention_baselines_chart(result: AttentionBaselines) -> Chart:
     return _profiles(rows, "Attention of the last token to each token, read four ways")
 
 
-def comparison_chart(result: Comparison) -> Chart:
-    """Measured, certified and the paper's profiles on one log axis per norm."""
+def comparison_chart(result: Comparison, crowding: Sequence[str] = ()) -> Chart:
+    """Measured, certified and the paper's profiles on one log axis per norm, without the variants
+    that are `crowding` it.
+    """
     rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
+    rows, verdicts = rows[~rows["name"].isin(crowding)], result.summary
     symbol, words = theme.differentiated(result.provenance.parameters)
     title = f"Sensitivity of {words} against the path sums"
-    return _profiles(rows, title, symbol, _not_believed(result.summary))
+    shown = verdicts[~verdicts["variant"].isin(crowding)]
+    return _profiles(rows, title, symbol, _not_believed(shown))
 
 
 def measured_rows(frame: Frame) -> Frame:

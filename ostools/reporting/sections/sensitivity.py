@@ -22,6 +22,7 @@ from ostools.measure import (
 )
 from ostools.measure.bounds.variants import undescribed
 from ostools.models.untrained import bytes_with_untrained
+from ostools.reporting.charts.tokens import comparison_chart
 from ostools.reporting.findings import SHAPES
 from ostools.reporting.page.section import OVER_SQUASHING, Part, block
 from ostools.reporting.sections.extent import DEAR, PASSAGE_TOKENS
@@ -174,10 +175,8 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
 
 def _chart_variants(comparison: Comparison) -> Chart:
     """The chart without the variants that would only crowd it."""
-    frame, summary = frame_of(comparison), comparison.summary
-    keep = frame["kind"].isin(("measured", "estimated")) | frame["source"].isin(CHART_VARIANTS)
-    in_chart = summary["variant"].isin(CHART_VARIANTS)
-    return replace(comparison, frame=frame[keep], summary=summary[in_chart]).plot()
+    crowding = set(comparison.summary["variant"]) - set(CHART_VARIANTS)
+    return comparison_chart(comparison, sorted(crowding))
 
 
 def _layers_parts(measured: Measurements) -> list[Part]:

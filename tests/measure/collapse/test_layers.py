@@ -141,5 +141,5 @@ def test_the_last_layer_of_a_table_without_the_models_last_is_not_taken_for_it()
     assert behind.reference["distance"].tolist() == [
         *result.reference.query("site == 'residual'")["distance"]
     ]
-    with pytest.raises(ost.InputError, match="behind all 2 blocks, found rows up to layer 1: keep"):
+    with pytest.raises(ost.InputError, match=r"expected rows of y or v\^\(L\), behind all"):
         replace(result, frame=table[table["layer"] < 2])

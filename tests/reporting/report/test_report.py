@@ -72,6 +72,10 @@ def present(found: Measurements) -> list[str]:
     return [name for name, record in SECTIONS.items() if record.section(found) is not None]
 
 
+def test_nothing_is_left_out_of_it(text: str) -> None:
+    assert "could not be drawn" not in text
+
+
 def test_every_section_is_there_in_order(page: Parsed) -> None:
     """A random model answers nothing that can be read: its texts are shown, and what helps is left
     out.
