@@ -73,10 +73,10 @@ class Collapse(Result):
     def __post_init__(self) -> None:
         super().__post_init__()
         n_layers = self.provenance.model.get("n_layers")
-        behind = self.frame["layer"] == (
+        of_the_end = self.frame["layer"] == (
             self.frame["layer"].max() if n_layers is None else n_layers
         )
-        if not self.frame.loc[behind, "site"].isin(["y", "residual"]).any():
+        if not self.frame.loc[of_the_end, "site"].isin(["y", "residual"]).any():
             raise InputError(
                 "Collapse: expected rows of y or v^(L), behind all blocks, found none: keep those"
             )

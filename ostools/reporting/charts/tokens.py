@@ -129,8 +129,8 @@ def comparison_chart(result: Comparison, crowding: Sequence[str] = ()) -> Chart:
     rows, verdicts = rows[~rows["name"].isin(crowding)], result.summary
     symbol, words = theme.differentiated(result.provenance.parameters)
     title = f"Sensitivity of {words} against the path sums"
-    shown = verdicts[~verdicts["variant"].isin(crowding)]
-    return _profiles(rows, title, symbol, _not_believed(shown))
+    verdicts = verdicts[~verdicts["variant"].isin(crowding)]
+    return _profiles(rows, title, symbol, _not_believed(verdicts))
 
 
 def measured_rows(frame: Frame) -> Frame:
