@@ -1,8 +1,8 @@
 """Arguments of a call against the annotations of its function: what is none of them is refused
 before anything is done.
 
-An annotation may bring a reader of its own: of `Annotated[int, at_least(1)]` the function gets what
-`at_least(1)` makes of the number.
+An annotation may bring a reader of its own: of `Annotated[int, AtLeast(1)]` the function gets what
+`AtLeast(1)` makes of the number.
 
 The whole numbers that a caller gives: lengths, seeds, counts; and lengths as users write them,
 on the command line and in sweep files. One refusal for what is none, whoever asked for it.
@@ -15,7 +15,7 @@ import types
 import typing
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from functools import partial
+from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -307,9 +307,14 @@ def whole_number(
     return int(value)
 
 
-def at_least(least: int) -> Callable[[object], int]:
+@dataclass(frozen=True)
+class AtLeast:
     """The reader of an annotation (`ground.arguments`) that takes whole numbers from `least` on."""
-    return partial(whole_number, "", least=least)
+
+    least: int
+
+    def __call__(self, value: object) -> int:
+        return whole_number("", value, least=self.least)
 
 
 def checked_lengths(lengths: object) -> list[int]:
@@ -348,8 +353,8 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
     return sorted(lengths)
 
 
-Seed = Annotated[int, at_least(0)]
-Count = Annotated[int, at_least(1)]
+Seed = Annotated[int, AtLeast(0)]
+Count = Annotated[int, AtLeast(1)]
 Lengths = Annotated[Iterable[int], checked_lengths]
 
 # ---- words that options of several rooms take

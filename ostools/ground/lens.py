@@ -67,7 +67,7 @@ else:
         ("transformers.cache_utils", "Cache"),
         ("transformers.pytorch_utils", "Conv1D"),
     ):
-        globals()[_name] = _StandIn(_name, (), {"home": _home})
+        globals()[_name] = _StandIn(_name, (), {"home": _home, "__module__": _home})
 
 
 def original_model(model: TransformerBridge) -> PreTrainedModel:

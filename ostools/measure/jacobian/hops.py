@@ -22,13 +22,13 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground import (
+    AtLeast,
     Count,
     InputError,
     Position,
     Progress,
     Seed,
     TransformerBridge,
-    at_least,
     tell,
 )
 from ostools.hooks.register import Order, attached, with_input
@@ -131,7 +131,7 @@ def hops(
     prompt: str | Prompt | Question,
     *,
     most: Count = 3,
-    cotangents: Annotated[int, at_least(2)] = 16,
+    cotangents: Annotated[int, AtLeast(2)] = 16,
     seed: Seed = 0,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,

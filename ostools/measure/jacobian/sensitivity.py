@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ostools.ground import (
     METHOD_KINDS,
+    AtLeast,
     InputError,
     Linearisation,
     Method,
@@ -26,7 +27,6 @@ from ostools.ground import (
     SketchedMethod,
     TransformerBridge,
     allowed,
-    at_least,
     distinct,
     with_progress,
 )
@@ -203,7 +203,7 @@ def sensitivity(
     linearisations: Linearisation | Sequence[Linearisation] | None = None,
     layers: Literal["all"] | Iterable[int] = (0,),
     method: Method = "auto",
-    cotangents: Annotated[int, at_least(2)] = COTANGENTS,
+    cotangents: Annotated[int, AtLeast(2)] = COTANGENTS,
     accuracy: float | None = None,
     max_memory: int | None = None,
     seed: Seed = 0,
