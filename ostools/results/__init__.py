@@ -91,8 +91,8 @@ class Provenance:
     which no other has in whatever process, where words do not say what it does.
     `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits, and within
     what the same command agrees under others (`AGREES_WITHIN`); empty in files that were written
-    before it was noted. `rows`: how many the result had when it was made, by its
-    class, where it holds tables beside them that were made of all.
+    before it was noted. `rows`: how many rows the result had when it was made, by its class,
+    where it holds other tables that were made of all of them.
     """
 
     model: Mapping[str, Any]
@@ -170,27 +170,31 @@ class Result:
         cls.__repr__ = Result.__repr__  # before `dataclass` writes one with every table in it
 
     def __post_init__(self) -> None:
-        """Refuse rows of several results in one table, which would be told as one curve, and a part
-        of the rows beside what was made of all.
-        """
+        """Count the rows from 0; a named index, which holds a column, becomes that column again."""
         has_named_index = any(name is not None for name in self.frame.index.names)
         object.__setattr__(self, "frame", self.frame.reset_index(drop=not has_named_index))
         if self.frame.empty:
             raise InputError(f"{type(self).__name__}: expected at least one row, found none")
         if len(fields(self)) > len(fields(Result)):
-            count = self._rows_of_all or len(self.frame)
-            rows = {type(self).__name__: count}
-            object.__setattr__(self, "provenance", replace(self.provenance, rows=rows))
-            if len(self.frame) != count:
-                raise InputError(
-                    f"{type(self).__name__}: expected the {count} rows that its other tables were "
-                    f"made of, found {len(self.frame)}: keep the result whole, and select rows of "
-                    "its `frame` for numbers of your own"
-                )
-        if (
-            self.key
-            and self.frame.duplicated([name for name in self.key if name in self.frame]).any()
-        ):
+            self._require_all_rows()
+        self._require_one_result()
+
+    def _require_all_rows(self) -> None:
+        """Refuse a part of the rows beside what was made of all, and note how many these are."""
+        name = type(self).__name__
+        count = self._rows_of_all or len(self.frame)
+        if len(self.frame) != count:
+            raise InputError(
+                f"{name}: expected the {count} rows that its other tables were made of, found "
+                f"{len(self.frame)}: keep the result whole, and select rows of its `frame` for "
+                "numbers of your own"
+            )
+        object.__setattr__(self, "provenance", replace(self.provenance, rows={name: count}))
+
+    def _require_one_result(self) -> None:
+        """Refuse rows of several results in one table, which would be told as one curve."""
+        key = [name for name in self.key if name in self.frame]
+        if key and self.frame.duplicated(key).any():
             raise InputError(
                 f"{type(self).__name__}: expected one row for each {', '.join(self.key)}, found "
                 "several: keep rows of several results apart"
