@@ -35,7 +35,7 @@ that imports it.
 """
 
 
-_FOLDER = 5  # of modulefinder's kinds of modules: a package
+_FOLDER = 5  # how modulefinder marks a package, in a constant of its own (`_PKG_DIRECTORY`)
 _OF_A_FILE = re.compile(r"\s*(.+\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
 LOADED: dict[str, str] = {}
 """The files of the user's own that ran in this process, and those that they import, each with the
@@ -62,6 +62,7 @@ def _loaded_from(path: str, name: str) -> Any:
     module = module_from_spec(ModuleSpec(path, loader, origin=path))
     sys.modules[path] = module  # where dataclasses look up what annotations name
     loader.exec_module(module)
+    # Asked again: the file itself may have put folders into `sys.path`.
     LOADED.update((file, _hash(file)) for file in own_files(path))
     return getattr(module, name)
 

@@ -94,7 +94,7 @@ def answers(
             them until the answer is stopped; None: no number of them stops it.
         lines: one a prompt, whose log probability is measured too (`answer_log_probability`).
         batch_size: the most prompts that go through together; None: as many as fit. With 1 each is
-            read alone, as greedy `generate` of transformers reads it (without a penalty of its own).
+            read alone, as greedy `generate` of transformers reads it, without its penalties.
         progress: called as progress(done, total) with the number of prompts answered.
 
     Raises `InputError` for a prompt that leaves no room for max_new_tokens or its line in the
